@@ -1,0 +1,1 @@
+"""``live``: what this machine's memory is doing now."""

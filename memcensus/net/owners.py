@@ -1,0 +1,155 @@
+"""Who owns the bytes: the tree at the peak, and each kind's bytes over the step.
+
+Pure arithmetic on a ``Trace``; torch is not needed. The parts are summed from the blocks' lives and
+checked against the running counter, which was kept apart from them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from memcensus.model import Account, Clock, Evidence, Quantity, Series, Source, Timeline
+from memcensus.net.block import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from memcensus.model import Path
+    from memcensus.net.block import Block, Trace
+
+_MOST_FORMULAS = 4  # in the source of an account that several blocks make up
+MOST_TIMES = 4096
+"""Points of a timeline; longer steps are drawn at every n-th operator, the peak and the marks."""
+
+MEANINGS = {
+    Kind.PARAMETERS: "the weights; tied ones are owned under their first name",
+    Kind.GRADIENTS: "one for each trained parameter, from its operator in the backward",
+    Kind.OPTIMIZER_STATE: "what the optimizer keeps from step to step",
+    Kind.SAVED: "what a forward made and left behind for the backward",
+    Kind.TEMPORARIES: "results that live for a few operators",
+    Kind.INPUTS: "the batch, and the target of the loss",
+    Kind.BUFFERS: "running statistics, and other tensors that the code keeps",
+}
+
+
+@dataclass(slots=True)
+class _Node:
+    """An account under construction."""
+
+    own: int = 0
+    borrowed: int = 0
+    formulas: list[str] = field(default_factory=list)
+    children: dict[str, _Node] = field(default_factory=dict)
+
+    def at(self, path: Path) -> _Node:
+        node = self
+        for name in path:
+            node = node.children.setdefault(name, _Node())
+        return node
+
+    def account(self, name: str, source: Source | None = None) -> Account:
+        children = tuple(node.account(part) for part, node in self.children.items())
+        own_source = source or Source(Evidence.COMPUTED, _joined(self.formulas))
+        return Account(name, self.own, own_source, children, borrowed=self.borrowed)
+
+
+def tree(name: str, trace: Trace, built: str) -> Account:
+    """Return the account of all live bytes at the peak, by kind, module and operator.
+
+    Raises:
+        Overcounted: if the blocks hold more than the running counter said.
+    """
+    nodes = {kind: _Node() for kind in Kind}
+    for block in trace.blocks:
+        _place(nodes[block.kind], block, trace.peak.time)
+    kinds = [
+        node.account(kind.value, Source(Evidence.COMPUTED, _how(kind, built), MEANINGS[kind]))
+        for kind, node in nodes.items()
+    ]
+    peak = trace.peak
+    where = (
+        f"running counter of live tensor bytes at operator {peak.time} ({peak.op}) of "
+        f"{trace.ops}, in the {peak.phase} of the second step"
+    )
+    counted = Source(Evidence.COMPUTED, where, "tensor bytes alive at the step's highest moment")
+    root = Account.explain(name, peak.size, counted, (kind for kind in kinds if _holds(kind)))
+    quantities = (
+        Quantity("peak of the first step", trace.first.size, "B"),
+        Quantity("peak if the loop keeps the output", trace.kept, "B"),
+        Quantity("operators", trace.ops, "operator"),
+    )
+    return Account(root.name, root.own, root.source, root.children, quantities=quantities)
+
+
+def timeline(name: str, trace: Trace) -> Timeline:
+    """Return each kind's bytes over the operators of the step; they sum to the peak at its time."""
+    changes: dict[Kind, dict[int, int]] = {kind: defaultdict(int) for kind in Kind}
+    for block in trace.blocks:
+        for time, change in block.changes():
+            changes[block.kind][time] += change
+    times = _times(trace)
+    series = (_series((name, kind.value), changes[kind], times) for kind in Kind)
+    marks = tuple((time, phase.value) for time, phase in trace.marks)
+    return Timeline(Clock.STEP, tuple(each for each in series if any(each.sizes)), marks)
+
+
+def _place(kind: _Node, block: Block, time: int) -> None:
+    size = block.at(time)
+    if not size:
+        return
+    made = block.made
+    node = kind.at((*made.path, made.what))
+    node.own += size
+    node.formulas.append(f"{made.formula(size)} of {made.what}")
+    for borrower in block.borrowers:
+        lent = kind.at(borrower)
+        lent.borrowed += size
+        lent.formulas.append(f"tied to {'.'.join((*made.path, made.what))}")
+
+
+def _joined(formulas: list[str]) -> str:
+    if not formulas:
+        return "sum of its parts"
+    distinct = {text: formulas.count(text) for text in dict.fromkeys(formulas)}
+    shown = [text if n == 1 else f"{n} x ({text})" for text, n in distinct.items()]
+    rest = len(shown) - _MOST_FORMULAS
+    return " + ".join(shown[:_MOST_FORMULAS]) + (f" + {rest} more" if rest > 0 else "")
+
+
+def _how(kind: Kind, built: str) -> str:
+    if kind in (Kind.PARAMETERS, Kind.BUFFERS):
+        return f"shapes of the network, {built}"
+    return "shapes on fake tensors, from birth to death of each storage"
+
+
+def _holds(account: Account) -> bool:
+    return bool(account.total or account.children)
+
+
+def _times(trace: Trace) -> list[int]:
+    """Return the times at which the series are drawn."""
+    every = max(1, -(-trace.ops // MOST_TIMES))
+    fixed = (trace.peak.time, trace.ops, *(time for time, _ in trace.marks))
+    return sorted({*range(0, trace.ops + 1, every), *fixed})
+
+
+def _series(path: Path, changes: dict[int, int], times: Iterable[int]) -> Series:
+    """Return the running sum of ``changes`` at ``times``; equal neighbours are left out."""
+    ordered = sorted(changes)
+    sums = list(accumulate(changes[time] for time in ordered))
+    points = list(_points(ordered, sums, times))
+    return Series(path, tuple(time for time, _ in points), tuple(size for _, size in points))
+
+
+def _points(ordered: list[int], sums: list[int], times: Iterable[int]) -> Iterator[tuple[int, int]]:
+    at, size, drawn = 0, 0, None
+    for time in times:
+        while at < len(ordered) and ordered[at] <= time:
+            size = sums[at]
+            at += 1
+        if size != drawn:
+            yield time, size
+            drawn = size

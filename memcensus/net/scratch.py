@@ -1,0 +1,72 @@
+"""What C++ kernels may hold beside tensors: an allowance, for it never passes the dispatcher.
+
+Only convolutions were seen to hold more than a few hundred bytes (torch 2.13 on a CPU, real steps
+against the allocator's own count: 0 to 288 B for BERT and GPT-2). They come in two forms:
+
+- oneDNN, for float32 and the half types: tensors re-ordered into its own layouts; allowed here is
+  one more copy of each argument and result (in 4-byte numbers, which it adds up in);
+- im2col, for float64, volumes, and where oneDNN is off: each window of the whole batch laid out as
+  a column, N * Cin * kernel * output positions numbers (aten/src/ATen/native/ConvolutionMM2d.cpp),
+  and as many again for their gradients in the backward.
+
+And one holds something until the backward: oneDNN's LSTM layer returns a workspace whose size torch
+says only when it runs for real; its fake has none. At most 4 * T * N * (18 H + 9 I) B + 32 KiB were
+seen, over eleven shapes of T steps, N samples, I inputs, H hidden.
+
+The allowance is an upper bound that was measured, not proved; ``FLOOR`` covers small networks,
+where fixed buffers weigh more (up to 10 MB seen, in a patch embedding's backward).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLOOR = 16 * 1024**2
+"""Bytes allowed at least."""
+PERCENT = 2
+"""Percent of the peak allowed at least; 0 to 1.34 measured over six networks of full size."""
+
+_ACCUMULATOR = 4  # bytes of the float32 that oneDNN adds half types up in
+
+
+def allowance(op: str, tensors: Sequence[torch.Tensor]) -> int:
+    """Return the bytes that the operator ``op`` on ``tensors``, arguments then results, may hold.
+
+    ``tensors`` of "aten.convolution" start with input, weight; those of its backward with the
+    gradient of the output, input, weight.
+    """
+    if op not in ("aten.convolution", "aten.convolution_backward"):
+        return 0
+    copies = sum(t.numel() * max(t.element_size(), _ACCUMULATOR) for t in tensors)
+    backward = op.endswith("backward")
+    weight, output = (tensors[2], tensors[0]) if backward else (tensors[1], tensors[-1])
+    onednn = torch._C._get_mkldnn_enabled() and weight.dtype is not torch.float64  # noqa: SLF001  (no public getter)
+    if onednn and weight.dim() < 5:
+        return copies
+    windows = output.shape[0] * prod(output.shape[2:])
+    columns = windows * prod(weight.shape[1:]) * weight.element_size()
+    return copies + columns * (2 if backward else 1)
+
+
+def workspace(op: str, tensors: Sequence[torch.Tensor]) -> int:
+    """Return the bytes that ``op`` keeps for the backward and that no fake tensor shows.
+
+    ``tensors`` of "aten.mkldnn_rnn_layer" start with the input (T, N, I) and end with the output
+    (T, N, H), two states and the workspace.
+    """
+    if op != "aten.mkldnn_rnn_layer":
+        return 0
+    steps_of_samples, inputs = prod(tensors[0].shape[:-1]), tensors[0].shape[-1]
+    hidden = tensors[-4].shape[-1]
+    return 4 * steps_of_samples * (18 * hidden + 9 * inputs) + 32 * 1024
+
+
+def error(peak: int, bound: int) -> int:
+    """Return by how much a peak of ``peak`` bytes may be too low; ``bound``: with allowances."""
+    return max(bound - peak, peak * PERCENT // 100, FLOOR)

@@ -1,0 +1,1 @@
+"""``ram``: whose is every page of a RAM image, and what was running."""

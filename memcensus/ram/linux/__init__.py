@@ -1,0 +1,1 @@
+"""Linux in a RAM image, without symbol files."""
