@@ -29,7 +29,7 @@ VERBS: dict[tuple[str, ...], str] = {
 }
 """Verbs of the grammar that this version has not got -> what it has."""
 
-FLAGS = frozenset({"--watch", "--serve", "--record", "--case", "--device", "--spread"})
+FLAGS = frozenset({"--watch", "--serve", "--record", "--case", "--spread"})
 """Flags of the grammar that this version has not got."""
 
 

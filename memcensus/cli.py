@@ -71,6 +71,16 @@ SECOND_WORDS = {
 MODEL_CODE = frozenset({"net"})
 """Verbs that run code of the user's, in a process of its own."""
 
+_SUFFIXES = {
+    ".perfetto-trace.json": "perfetto",
+    ".json": "json",
+    ".html": "html",
+    ".htm": "html",
+    ".csv": "csv",
+    ".pb.gz": "pprof",
+}
+"""How a file's name ends -> the form of what is written to it; the first that fits."""
+
 _SUMMARIES = {"ram": "Whose is every page of a RAM image, and what was running."}
 
 
@@ -82,7 +92,7 @@ class Common:
     limit: Annotated[str | None, Parameter(show_default=False)] = None
     """Judge against this size (24GiB, 500MB), or "auto": what binds here."""
     view: Annotated[
-        Literal["table", "tree", "html", "json", "csv"] | None,
+        Literal["table", "tree", "html", "json", "csv", "pprof", "perfetto"] | None,
         Parameter(name="--as", show_default=False),
     ] = None
     """Form of the report; else the suffix of -o decides, else table."""
@@ -306,10 +316,8 @@ def _view_of(output: Path | None) -> str:
     """Return the form that the suffix of ``output`` names."""
     if output is None:
         return "table"
-    for name in ("json", "html", "csv"):
-        if output.suffix.lower() in {f".{name}", ".htm" if name == "html" else ""}:
-            return name
-    return "table"
+    name = output.name.lower()
+    return next((form for suffix, form in _SUFFIXES.items() if name.endswith(suffix)), "table")
 
 
 def _only(path: Path, reports: list[Report]) -> Report:

@@ -144,6 +144,8 @@ VIEWS: dict[str, str] = {
     "html": "memcensus.views.html:HtmlView",
     "json": "memcensus.views.json:JsonView",
     "csv": "memcensus.views.csv:CsvView",
+    "pprof": "memcensus.views.pprof:PprofView",
+    "perfetto": "memcensus.views.perfetto:PerfettoView",
 }
 """``--as`` word -> where it lives."""
 

@@ -176,7 +176,7 @@ def test_a_verb_that_is_not_there_says_so(verb: tuple[str, ...], capsys: Output)
     assert 1 == len(said.strip().splitlines())
 
 
-@pytest.mark.parametrize("flag", [*sorted(absent.FLAGS), "--device=h100"])
+@pytest.mark.parametrize("flag", [*sorted(absent.FLAGS), "--record=h100"])
 def test_a_flag_that_is_not_there_says_so(flag: str, capsys: Output) -> None:
     assert 2 == cli.run(["live", flag, "x"])
     assert f"{flag.partition('=')[0]} does not work in version" in capsys.readouterr().err

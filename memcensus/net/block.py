@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LOSS = "(loss)"
 OPTIMIZER = "(optimizer)"
 """Where operators run that no module called; no module can have such a name by attribute."""
+NETWORK = "(network)"
+"""How the network itself is shown, which has no path."""
 
 
 class Kind(StrEnum):
@@ -78,6 +80,7 @@ class Block:
     sizes: tuple[tuple[int, int], ...]  # (time, bytes), at least one; more where it was resized
     died: int | None  # None: alive at the step's end
     borrowers: tuple[Path, ...] = ()  # other names of a tied parameter, in full
+    savers: tuple[str, ...] = ()  # autograd nodes that keep it: "layer.1: ReluBackward0 (result)"
 
     def __post_init__(self) -> None:
         """Check the order of the life's events."""
@@ -105,6 +108,14 @@ class Block:
             held = size
         if self.died is not None:
             yield self.died, -held
+
+
+class Event(NamedTuple):
+    """A storage's birth, its new size, or its death, in the order in which they happened."""
+
+    time: int  # operators since the loop began; what was there before it has 0
+    serial: int  # of the storage; no two have the same
+    size: int  # bytes; 0 is the death
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +155,9 @@ class Trace:
     workspace: int  # bytes that may be kept for the backward, unseen, see `scratch`
     kept: int  # bytes at the peak if the loop kept the output until the step's end
     unseen: frozenset[str] = field(default=frozenset())  # layouts of tensors that have no storage
+    unknown: frozenset[str] = field(default=frozenset())  # operators whose memory nobody can tell
+    doubt: int = 0  # bytes of the peak that are only assumed, see `unknown`
+    results: int = 0  # bytes that the forward made in all, dead or alive
+    events: tuple[Event, ...] = ()  # of the whole loop, from the first parameter on
+    start: int = 0  # time at which the measured step begins in `events`
+    libraries: frozenset[int] = field(default=frozenset())  # serials of what cuBLAS keeps

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memcensus import units
 from memcensus.errors import ModelFailed, UsageError
 from memcensus.fit import judge
-from memcensus.model import Absence, Gap, Report
-from memcensus.net import inputs, owners, scratch, tables, target
+from memcensus.model import Report, Series
+from memcensus.net import (
+    allocator_settings,
+    cuda,
+    device,
+    gaps,
+    gpu,
+    inputs,
+    owners,
+    scratch,
+    tables,
+    target,
+)
+from memcensus.net.block import Kind
+from memcensus.net.pipeline import Pipeline
+from memcensus.net.plan import Plan
 from memcensus.net.step import trace
 
 if TYPE_CHECKING:
+    from memcensus.model import Account, Budget, Timeline
+    from memcensus.net.allocator_settings import Settings
     from memcensus.net.block import Trace
     from memcensus.net.options import NetOptions
     from memcensus.net.target import Training
@@ -19,42 +37,140 @@ if TYPE_CHECKING:
 
 
 def census(text: str, options: NetOptions, request: Request) -> Report:
-    """Return the report of one training step of the network that ``text`` names.
+    """Return the report of one step of the network that ``text`` names.
 
     Raises:
         UsageError: if the options do not fit the target.
         Unreadable: if the code is not there.
         ModelFailed: if it raises.
     """
-    given = inputs.parse_all(options.input, 1 if options.batch is None else options.batch)
-    training, traced = _traced(text, given, options, request)
-    root = owners.tree(text, traced, training.built)
-    peak = max(traced.peak.size, traced.first.size)
-    error = scratch.error(peak, traced.bound)
+    plan, settings = plan_of(options), settings_here()
+    training, traced = traced_as(text, options, plan, request)
+    on_gpu = None if plan.device is None else gpu.replay(traced, settings)
+    root, timeline = _drawn(text, traced, on_gpu, plan, training.built)
+    budget = budget_of(request, plan)
+    peak, error = judged(traced, on_gpu, plan, budget, settings)
+    pipeline, batch = _pipeline(options), _batch_bytes(traced)
+    beside = pipeline.account(batch)
+    if beside is not None and plan.device is None:  # with a GPU it lies elsewhere, on the host
+        root, timeline = _with(root, timeline, beside)
+        peak += beside.total
     return Report(
         subject="net",
         target=text,
         root=root,
         instant=traced.peak.time,
-        timeline=owners.timeline(text, traced),
-        tables=(tables.layers(traced), tables.owners(root), tables.steps(traced)),
-        gaps=tuple(_gaps(traced, error)),
-        verdict=None if request.budget is None else judge(peak, error, request.budget),
+        timeline=timeline,
+        tables=(*tables.all_of(traced, root, plan), *pipeline.tables(batch)),
+        gaps=gaps.of_step(traced, plan, settings, error),
+        verdict=None if budget is None else judge(peak, error, budget),
     )
 
 
-def _traced(
-    text: str, given: tuple[inputs.Input, ...], options: NetOptions, request: Request
+def budget_of(request: Request, plan: Plan) -> Budget | None:
+    """Return what there is: what --limit says, else the device's memory."""
+    if request.budget is not None or plan.device is None:
+        return request.budget
+    return plan.device.budget
+
+
+def settings_here() -> Settings:
+    """Return the caching allocator's settings, as the environment has them for torch.
+
+    Raises:
+        UsageError: if they are none.
+    """
+    text = next(
+        (os.environ[name] for name in allocator_settings.VARIABLES if name in os.environ), ""
+    )
+    return allocator_settings.parse(text)
+
+
+def judged(
+    traced: Trace,
+    on_gpu: gpu.Replay | None,
+    plan: Plan,
+    budget: Budget | None,
+    settings: Settings,
+) -> tuple[int, int]:
+    """Return (peak, error) in bytes that a verdict on both steps rests on."""
+    doubt = traced.doubt
+    if on_gpu is not None and plan.device is not None:
+        limit = None if budget is None else budget.limit
+        peak, error = gpu.judged(traced, on_gpu, plan.device, settings, limit)
+    else:
+        peak = max(traced.peak.size, traced.first.size)
+        error = scratch.error(peak, traced.bound)
+    return peak, error + doubt
+
+
+def _drawn(
+    text: str, traced: Trace, on_gpu: gpu.Replay | None, plan: Plan, built: str
+) -> tuple[Account, Timeline]:
+    if on_gpu is None or plan.device is None:
+        return owners.tree(text, traced, built), owners.timeline(text, traced)
+    return (
+        gpu.tree(text, traced, on_gpu, plan.device, built),
+        gpu.timeline(text, traced, on_gpu, plan.device),
+    )
+
+
+def _with(root: Account, timeline: Timeline, beside: Account) -> tuple[Account, Timeline]:
+    """Return root and timeline with an account that is there all the time."""
+    series = Series((root.name, beside.name), (0,), (beside.total,))
+    return (
+        replace(root, children=(*root.children, beside)),
+        replace(timeline, series=(*timeline.series, series)),
+    )
+
+
+def _pipeline(options: NetOptions) -> Pipeline:
+    return Pipeline(options.workers, options.prefetch, options.pin, options.versions)
+
+
+def _batch_bytes(traced: Trace) -> int:
+    return sum(b.at(traced.peak.time) for b in traced.blocks if b.kind is Kind.INPUTS)
+
+
+def plan_of(options: NetOptions) -> Plan:
+    """Return how the step is made.
+
+    Raises:
+        UsageError: if an option makes no sense.
+    """
+    if options.accumulate < 1:
+        raise UsageError(f"--accumulate {options.accumulate}: a step has at least one backward")
+    return Plan(
+        mode=options.mode,
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        autocast=options.autocast,
+        device=None if options.device is None else device.find(options.device),
+        clear=options.zero_grad,
+        keep=options.keep_output,
+        accumulate=options.accumulate,
+    )
+
+
+def traced_as(
+    text: str, options: NetOptions, plan: Plan, request: Request
 ) -> tuple[Training, Trace]:
     """Return the trace, of a network built for real if the code mixes meta tensors with others."""
-    training = _fed(target.load(text), text, given, options)
+    training = prepared(text, options)
     try:
-        return training, trace(training, options.optimizer, options.dtype, request.progress)
+        return training, trace(training, plan, request.progress)
     except ModelFailed as error:
         if training.built != target.ON_META or "meta" not in str(error.__cause__):
             raise
-    training = _fed(target.load(text, on_meta=False), text, given, options)
-    return training, trace(training, options.optimizer, options.dtype, request.progress)
+    training = prepared(text, options, on_meta=False)
+    return training, trace(training, plan, request.progress)
+
+
+def prepared(text: str, options: NetOptions, *, on_meta: bool = True) -> Training:
+    """Return the network with inputs from wherever they come, the command line first."""
+    given = inputs.parse_all(options.input, 1 if options.batch is None else options.batch)
+    with cuda.named("meta" if on_meta else "cpu") if options.device else nullcontext():
+        return _fed(target.load(text, on_meta=on_meta), text, given, options)
 
 
 def _fed(
@@ -77,37 +193,3 @@ def _fed(
         )
     shape = (options.batch or 1, *target.BUILT_IN[text][1])
     return target.feed(training, (inputs.Input(None, None, shape),))
-
-
-def _gaps(traced: Trace, error: int) -> list[Gap]:
-    gaps = [
-        Gap(
-            "scratch inside C++ kernels",
-            Absence.UNCOUNTED,
-            f"it never passes torch's dispatcher; a verdict allows {units.size(error)} for it, "
-            "convolutions above all (measured: 0 to 1.34 % of the peak on six large networks, "
-            "far more on small ones with wide images)",
-        ),
-        Gap(
-            "Python and torch themselves",
-            Absence.UNCOUNTED,
-            "only tensor bytes are counted, not the program's code, its heap and the allocator's "
-            "rounding",
-        ),
-    ]
-    if traced.workspace:
-        gaps.insert(
-            0,
-            Gap(
-                "the workspace of oneDNN's LSTM",
-                Absence.UNCOUNTED,
-                f"torch tells its size only on a real run; up to {units.size(traced.workspace)} "
-                "are allowed for it in a verdict, and none are in the tree; within "
-                "torch.backends.mkldnn.flags(enabled=False) an LSTM has none",
-            ),
-        )
-    gaps.extend(
-        Gap(f"tensors of layout {layout}", Absence.UNCOUNTED, "they have no storage to follow")
-        for layout in sorted(traced.unseen)
-    )
-    return gaps

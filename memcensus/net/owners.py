@@ -62,20 +62,13 @@ def tree(name: str, trace: Trace, built: str) -> Account:
     Raises:
         Overcounted: if the blocks hold more than the running counter said.
     """
-    nodes = {kind: _Node() for kind in Kind}
-    for block in trace.blocks:
-        _place(nodes[block.kind], block, trace.peak.time)
-    kinds = [
-        node.account(kind.value, Source(Evidence.COMPUTED, _how(kind, built), MEANINGS[kind]))
-        for kind, node in nodes.items()
-    ]
     peak = trace.peak
     where = (
         f"running counter of live tensor bytes at operator {peak.time} ({peak.op}) of "
         f"{trace.ops}, in the {peak.phase} of the second step"
     )
     counted = Source(Evidence.COMPUTED, where, "tensor bytes alive at the step's highest moment")
-    root = Account.explain(name, peak.size, counted, (kind for kind in kinds if _holds(kind)))
+    root = Account.explain(name, peak.size, counted, kinds(trace, built))
     quantities = (
         Quantity("peak of the first step", trace.first.size, "B"),
         Quantity("peak if the loop keeps the output", trace.kept, "B"),
@@ -84,16 +77,37 @@ def tree(name: str, trace: Trace, built: str) -> Account:
     return Account(root.name, root.own, root.source, root.children, quantities=quantities)
 
 
+def kinds(trace: Trace, built: str) -> list[Account]:
+    """Return one account for each kind that holds tensors at the peak."""
+    nodes = {kind: _Node() for kind in Kind}
+    for block in trace.blocks:
+        _place(nodes[block.kind], block, trace.peak.time)
+    accounts = (
+        node.account(kind.value, Source(Evidence.COMPUTED, _how(kind, built), MEANINGS[kind]))
+        for kind, node in nodes.items()
+    )
+    return [account for account in accounts if _holds(account)]
+
+
 def timeline(name: str, trace: Trace) -> Timeline:
     """Return each kind's bytes over the operators of the step; they sum to the peak at its time."""
+    return Timeline(Clock.STEP, tuple(kinds_over_time(name, trace)), marks(trace))
+
+
+def marks(trace: Trace) -> tuple[tuple[int, str], ...]:
+    """Return where the phases begin."""
+    return tuple((time, phase.value) for time, phase in trace.marks)
+
+
+def kinds_over_time(name: str, trace: Trace) -> Iterator[Series]:
+    """Yield a series for each kind that ever holds anything."""
     changes: dict[Kind, dict[int, int]] = {kind: defaultdict(int) for kind in Kind}
     for block in trace.blocks:
         for time, change in block.changes():
             changes[block.kind][time] += change
-    times = _times(trace)
+    times = times_of(trace)
     series = (_series((name, kind.value), changes[kind], times) for kind in Kind)
-    marks = tuple((time, phase.value) for time, phase in trace.marks)
-    return Timeline(Clock.STEP, tuple(each for each in series if any(each.sizes)), marks)
+    yield from (each for each in series if any(each.sizes))
 
 
 def _place(kind: _Node, block: Block, time: int) -> None:
@@ -129,7 +143,7 @@ def _holds(account: Account) -> bool:
     return bool(account.total or account.children)
 
 
-def _times(trace: Trace) -> list[int]:
+def times_of(trace: Trace) -> list[int]:
     """Return the times at which the series are drawn."""
     every = max(1, -(-trace.ops // MOST_TIMES))
     fixed = (trace.peak.time, trace.ops, *(time for time, _ in trace.marks))

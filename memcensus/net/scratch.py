@@ -4,7 +4,9 @@ Only convolutions were seen to hold more than a few hundred bytes (torch 2.13 on
 against the allocator's own count: 0 to 288 B for BERT and GPT-2). They come in two forms:
 
 - oneDNN, for float32 and the half types: tensors re-ordered into its own layouts; allowed here is
-  one more copy of each argument and result (in 4-byte numbers, which it adds up in);
+  one more copy of each argument and result (in 4-byte numbers, which it adds up in). Where it has
+  no kernel of its own for the processor (dilated ones under AVX2), each thread also lays out the
+  windows of one image as columns;
 - im2col, for float64, volumes, and where oneDNN is off: each window of the whole batch laid out as
   a column, N * Cin * kernel * output positions numbers (aten/src/ATen/native/ConvolutionMM2d.cpp),
   and as many again for their gradients in the backward.
@@ -20,7 +22,7 @@ where fixed buffers weigh more (up to 10 MB seen, in a patch embedding's backwar
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -32,26 +34,29 @@ FLOOR = 16 * 1024**2
 PERCENT = 2
 """Percent of the peak allowed at least; 0 to 1.34 measured over six networks of full size."""
 
+_DILATION = {"aten.convolution": 5, "aten.convolution_backward": 6}
+"""Operator -> where its list of dilations stands among the arguments (native_functions.yaml)."""
 _ACCUMULATOR = 4  # bytes of the float32 that oneDNN adds half types up in
 
 
-def allowance(op: str, tensors: Sequence[torch.Tensor]) -> int:
+def allowance(op: str, tensors: Sequence[torch.Tensor], args: Sequence[object]) -> int:
     """Return the bytes that the operator ``op`` on ``tensors``, arguments then results, may hold.
 
     ``tensors`` of "aten.convolution" start with input, weight; those of its backward with the
-    gradient of the output, input, weight.
+    gradient of the output, input, weight. ``args`` are all its arguments.
     """
-    if op not in ("aten.convolution", "aten.convolution_backward"):
+    if op not in _DILATION:
         return 0
     copies = sum(t.numel() * max(t.element_size(), _ACCUMULATOR) for t in tensors)
     backward = op.endswith("backward")
     weight, output = (tensors[2], tensors[0]) if backward else (tensors[1], tensors[-1])
     onednn = torch._C._get_mkldnn_enabled() and weight.dtype is not torch.float64  # noqa: SLF001  (no public getter)
+    size = max(weight.element_size(), _ACCUMULATOR if onednn else 0)
+    columns = prod(output.shape[2:]) * prod(weight.shape[1:]) * size  # of one image
     if onednn and weight.dim() < 5:
-        return copies
-    windows = output.shape[0] * prod(output.shape[2:])
-    columns = windows * prod(weight.shape[1:]) * weight.element_size()
-    return copies + columns * (2 if backward else 1)
+        dilated = set(cast("list[int]", args[_DILATION[op]])) != {1}
+        return copies + columns * dilated * min(torch.get_num_threads(), output.shape[0])
+    return copies + columns * output.shape[0] * (2 if backward else 1)
 
 
 def workspace(op: str, tensors: Sequence[torch.Tensor]) -> int:

@@ -21,5 +21,9 @@ def net(
     options: Annotated[NetOptions, Parameter(name="*")] = _DEFAULTS,
     request: Annotated[Request, Parameter(parse=False)],
 ) -> Report:
-    """Say what one training step of TARGET holds: vgg16, or package.module:callable."""
+    """Say what one training step of TARGET holds.
+
+    TARGET is package.module:callable or vgg16; or a file: a checkpoint (.pt, .pth), which is never
+    unpickled, or a memory trace of torch.profiler.
+    """
     return Net().inspect(Target.parse(target), request, options)

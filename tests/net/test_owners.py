@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from memcensus.model import Overcounted
 from memcensus.net.block import Block, Kind, Layer, Made, Peak, Phase, Trace
 from memcensus.net.owners import MOST_TIMES, timeline, tree
+from memcensus.net.plan import Plan
 from memcensus.net.tables import layers, owners, steps
 
 MADE = Made(("a", "b"), "aten.add", (2, 3), "float32", 4)
@@ -108,7 +109,7 @@ def test_blocks_beyond_the_counter_are_an_error() -> None:
 def test_tables_say_what_a_layer_saved_and_where_the_peaks_were() -> None:
     trace = _trace((Block(Kind.SAVED, MADE, ((0, 24),), None),), 1)
     assert layers(trace).rows == (("a.b", "Linear", "2x3", 1, 6, 0, 24),)
-    assert [row[:4] for row in steps(trace).rows] == [
+    assert [row[:4] for row in steps(trace, Plan()).rows] == [
         ("first", 24, "forward", "aten.add"),
         ("second", 24, "forward", "aten.add"),
     ]

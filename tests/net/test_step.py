@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import get_args
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from memcensus.errors import ModelFailed
 from memcensus.net import owners, scratch
 from memcensus.net.block import Kind, Phase, Trace
 from memcensus.net.loss import default_loss, target_of
-from memcensus.net.options import Dtype, Optimizer
-from memcensus.net.step import OPTIMIZERS, trace
+from memcensus.net.optimizers import OPTIMIZERS
+from memcensus.net.plan import Dtype, Optimizer, Plan
+from memcensus.net.step import trace
 from memcensus.net.target import Training
 from memcensus.net.vgg import vgg16
 from memcensus.subject import silent
@@ -34,7 +36,7 @@ def _faked(make: networks.Maker, x: torch.Tensor, y: torch.Tensor, optimizer: Op
     """Trace with an explicit loss, as the real steps below have it."""
     module = _built(make)
     loss = partial(networks.cross_entropy, target=y)
-    return trace(Training(module, (x,), {}, loss, "test"), optimizer, None, silent)
+    return trace(Training(module, (x,), {}, loss, "test"), Plan(optimizer=optimizer), silent)
 
 
 # The figures: peaks of real CPU steps of the same networks, 30 s to 5 minutes long each and of up
@@ -106,7 +108,7 @@ def test_peak_is_that_of_a_real_step_by_two_counters(name: str, optimizer: Optim
 def test_peak_of_a_network_that_is_hard_to_count(name: str, optimizer: Optimizer) -> None:
     make = networks.HARD[name]
     x = torch.randn(5, 8)
-    traced = trace(Training(make(), (x,), {}, None, "test"), optimizer, None, silent)
+    traced = trace(Training(make(), (x,), {}, None, "test"), Plan(optimizer=optimizer), silent)
     module = make()
     target = target_of(module(x))
     beside = [] if target is None else [target]
@@ -122,7 +124,7 @@ def test_an_lstm_without_onednn_is_exact_and_with_it_within_the_bound(optimizer:
     def both() -> tuple[Trace, int]:
         training = Training(networks.Recurrent(), (x,), {}, None, "test")
         real = truth.plain_peak(networks.Recurrent(), optimizer, x, criterion)
-        return trace(training, optimizer, None, silent), real
+        return trace(training, Plan(optimizer=optimizer), silent), real
 
     torch._C._set_mkldnn_enabled(False)  # noqa: FBT003  (mkldnn.flags() also warns, about TF32)
     try:
@@ -142,7 +144,9 @@ def test_peak_in_other_number_formats(make: networks.Maker, dtype: Dtype) -> Non
     x = torch.randn(2, 3, 16, 16) if make is networks.Planes else torch.randn(5, 8)
     y = torch.zeros(len(x), dtype=torch.int64)
     loss = partial(networks.cross_entropy, target=y)
-    traced = trace(Training(make(), (x,), {}, loss, "test"), "adam", dtype, silent)
+    traced = trace(
+        Training(make(), (x,), {}, loss, "test"), Plan(optimizer="adam", dtype=dtype), silent
+    )
     kind = getattr(torch, dtype)
     real = partial(networks.cross_entropy, target=y)
     assert traced.peak.size == truth.plain_peak(make().to(kind), "adam", x.to(kind), real, [y])
@@ -150,7 +154,9 @@ def test_peak_in_other_number_formats(make: networks.Maker, dtype: Dtype) -> Non
 
 def test_tied_weights_are_owned_once_and_lent_to_their_second_name() -> None:
     x = torch.ones(3, 4, dtype=torch.int64)
-    traced = trace(Training(networks.Tied(), (x,), {}, None, "test"), "adam", None, silent)
+    traced = trace(
+        Training(networks.Tied(), (x,), {}, None, "test"), Plan(optimizer="adam"), silent
+    )
     module, target = networks.Tied(), torch.zeros(3, dtype=torch.int64)
     criterion = partial(default_loss, target=target)
     assert traced.peak.size == truth.plain_peak(module, "adam", x, criterion, [target])
@@ -191,7 +197,7 @@ def test_the_scratch_of_convolutions_stays_within_the_error(kind: str, dtype: Dt
     x = torch.randn(2, 3, 128, 128) if kind == "planes" else torch.randn(2, 3, 16, 32, 32)
     y = torch.zeros(2, dtype=torch.int64)
     loss = partial(networks.cross_entropy, target=y)
-    traced = trace(Training(make(), (x,), {}, loss, "test"), "sgd", dtype, silent)
+    traced = trace(Training(make(), (x,), {}, loss, "test"), Plan(dtype=dtype), silent)
     wanted = getattr(torch, dtype)
     allocated = truth.allocator_peak(make().to(wanted), "sgd", x.to(wanted), loss, [y])
     above = allocated - traced.peak.size
@@ -213,8 +219,7 @@ def test_vgg16_has_the_papers_parameters_and_activations() -> None:
     """138,357,544 weights, 13,547,520 convolution outputs, each kept once behind its ReLU."""
     traced = trace(
         Training(_built(vgg16), (torch.empty(1, 3, 224, 224, device="meta"),), {}, None, ""),
-        "sgd",
-        None,
+        Plan(),
         silent,
     )
     start = next(time for time, phase in traced.marks if phase is Phase.BACKWARD)
@@ -243,7 +248,7 @@ def test_a_loop_that_keeps_the_output_pays_for_it() -> None:
             out: torch.Tensor = self.layer(x).unsqueeze(1)
             return out
 
-    traced = trace(Training(Wide(), (x,), {}, None, ""), "sgd", None, silent)
+    traced = trace(Training(Wide(), (x,), {}, None, ""), Plan(), silent)
     module = Wide()
     optimizer = truth.OPTIMIZERS["sgd"](module)
     truth.step(module, optimizer, x, partial(default_loss, target=None))
@@ -259,7 +264,7 @@ def test_a_loop_that_keeps_the_output_pays_for_it() -> None:
 def test_recomputation_saves_less_and_its_second_forward_is_saved_again() -> None:
     x = torch.randn(500, 8)
     plain = networks.Recomputed(reentrant=False)
-    traced = trace(Training(plain, (x,), {}, None, ""), "sgd", None, silent)
+    traced = trace(Training(plain, (x,), {}, None, ""), Plan(), silent)
     start = next(time for time, phase in traced.marks if phase is Phase.BACKWARD)
     saved = [block for block in traced.blocks if block.kind is Kind.SAVED]
     assert sum(block.at(start) for block in saved) < 500 * 64 * 4  # no inner layer's result
@@ -285,7 +290,7 @@ def test_random_networks_peak_as_they_do_for_real(
     target = torch.zeros(batch, dtype=torch.int64)
     criterion = partial(default_loss, target=target)
     try:
-        traced = trace(Training(make(), (x,), {}, None, "test"), optimizer, None, silent)
+        traced = trace(Training(make(), (x,), {}, None, "test"), Plan(optimizer=optimizer), silent)
     except ModelFailed as error:  # what was saved is overwritten in place: so it is for real
         with pytest.raises(RuntimeError, match="inplace operation"):
             truth.plain_peak(make(), optimizer, x, criterion, [target])
@@ -302,4 +307,4 @@ def test_random_networks_peak_as_they_do_for_real(
 
 
 def test_optimizers_are_the_same_words_as_in_the_options() -> None:
-    assert set(OPTIMIZERS) == set(ALL)
+    assert set(OPTIMIZERS) == set(get_args(Optimizer))

@@ -62,7 +62,7 @@ def test_marks_and_tables(report: Report) -> None:
     assert report.timeline is not None
     labels = [label for _, label in report.timeline.marks]
     assert labels == ["forward", "loss", "backward", "optimizer"]
-    assert {table.name for table in report.tables} == {"layers", "owners", "step"}
+    assert {table.name for table in report.tables} == {"owners", "layers", "saved", "step"}
     quantities = {quantity.name for quantity in report.root.quantities}
     assert "peak of the first step" in quantities
 
@@ -114,7 +114,9 @@ def test_the_command_line_takes_the_flags(
     assert sum(sizes) == 138_357_544 * 2
     assert cli.run(["net", "vgg16", "--optimizer", "lion"]) == 2
     assert cli.run(["net", "vgg16", "--dtype", "float8"]) == 2
-    assert cli.run(["net", "vgg16", "--mode", "infer"]) == 2
+    assert cli.run(["net", "vgg16", "--mode", "dream"]) == 2
+    assert cli.run(["net", "vgg16", "--device", "abacus"]) == 2
+    assert cli.run(["net", "vgg16", "--accumulate", "0"]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -163,7 +163,6 @@ def test_a_callable_may_return_a_module_alone(
         ("user_code:endless", ModelFailed, "RecursionError"),
         ("user_code:item", ModelFailed, r"value of a tensor.*user_code.py:\d+.*\.item\(\)"),
         ("user_code:branch", ModelFailed, r"value of a tensor.*user_code.py:\d+"),
-        ("user_code:nonzero", ModelFailed, r"value of a tensor.*nonzero.*user_code.py:\d+"),
         ("user_code:count", ModelFailed, "returned a str without a floating tensor"),
         ("user_code:failing", ModelFailed, r"KeyError: 'colour' at user_code.py:\d+"),
         ("user_code:quits", ModelFailed, r"ended the program at user_code.py:\d+"),
