@@ -36,9 +36,31 @@ class M(nn.Module):
         self.line = nn.Linear(4, 2)
     def forward(self, x):
         y = self.line(x)
-        return y if y.sum().item() > 0 else -y
+        return y if y.sum().item() > 0 else y.expand(64, -1, -1).exp().sum(0)
 def make(): return M()
 """
+LOOP = """
+import torch.nn as nn
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+    def forward(self, x):
+        while x.norm() > 1: x = self.line(x)
+        return x
+def make(): return M()
+"""
+SIZE = """
+import torch, torch.nn as nn
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.line(x[torch.arange(int(x.norm())) % 1])
+def make(): return M()
+"""
+BIG = f"their.py:8={2**62}"
 
 ATTACKS = {
     "net: a missing module": Attack("raise", words("net", "no.such:thing"), 3, r"no\.such"),
@@ -77,7 +99,21 @@ ATTACKS = {
     "net: returns a number": Attack("be a network", _model("def make(): return 7"), 3, "7|int"),
     "net: returns None": Attack("be a network", _model("def make(): return None"), 3, "None"),
     "net: an output with no tensor": Attack("have no loss", _model(DICT), 3, "output|loss"),
-    "net: control flow by value": Attack("be traced wrong", _model(ITEM), 3, "item|data|value"),
+    "net: control flow by value": Attack(
+        "be traced one way only, and silently", _model(ITEM), 0, r"their\.py:9 reads back"
+    ),
+    "net: a loop that data ends": Attack(
+        "run for ever", _model(LOOP), 0, r"their\.py:8 reads back.*ended after 64 reads"
+    ),
+    "net: a place told that reads nothing": Attack(
+        "be ignored", _model(ITEM, "--input", "4", "--read", "their.py:1=true"), 2, "their.py:9"
+    ),
+    "net: a read told without a value": Attack(
+        "be guessed", _model(ITEM, "--input", "4", "--read", "their.py:9"), 2, "--read"
+    ),
+    "net: a huge number told": Attack(
+        "make a tensor of 2**60 rows", _model(SIZE, "--input", "4", "--read", BIG), 3, "their.py:8"
+    ),
     "net: an input that does not fit": Attack(
         "end in a traceback", _model(LINEAR, "--batch", "2", "--input", "5"), 3, "5"
     ),

@@ -130,6 +130,18 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """A place where the code reads a number back from a tensor, and what was assumed."""
+
+    place: str  # "models.py:31"
+    op: str
+    answer: bool | int | float  # that the step was traced with
+    others: tuple[tuple[bool | int | float, int | None], ...]  # (answer, peak); None: it raised
+    told: bool  # the answer is the user's
+    ended: bool  # a loop there was made to end
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """What is known of one module after a step."""
 
@@ -152,7 +164,6 @@ class Trace:
     marks: tuple[tuple[int, Phase], ...]
     layers: tuple[Layer, ...]
     bound: int  # bytes at the peak with what kernels may hold beside tensors, see `scratch`
-    workspace: int  # bytes that may be kept for the backward, unseen, see `scratch`
     kept: int  # bytes at the peak if the loop kept the output until the step's end
     unseen: frozenset[str] = field(default=frozenset())  # layouts of tensors that have no storage
     unknown: frozenset[str] = field(default=frozenset())  # operators whose memory nobody can tell
@@ -161,3 +172,4 @@ class Trace:
     events: tuple[Event, ...] = ()  # of the whole loop, from the first parameter on
     start: int = 0  # time at which the measured step begins in `events`
     libraries: frozenset[int] = field(default=frozenset())  # serials of what cuBLAS keeps
+    branches: tuple[Branch, ...] = ()  # places that hang on data

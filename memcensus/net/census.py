@@ -12,12 +12,14 @@ from memcensus.fit import judge
 from memcensus.model import Report, Series
 from memcensus.net import (
     allocator_settings,
+    branches,
     cuda,
     device,
     gaps,
     gpu,
     inputs,
     owners,
+    reads,
     scratch,
     tables,
     target,
@@ -25,9 +27,10 @@ from memcensus.net import (
 from memcensus.net.block import Kind
 from memcensus.net.pipeline import Pipeline
 from memcensus.net.plan import Plan
-from memcensus.net.step import trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memcensus.model import Account, Budget, Timeline
     from memcensus.net.allocator_settings import Settings
     from memcensus.net.block import Trace
@@ -156,14 +159,26 @@ def traced_as(
     text: str, options: NetOptions, plan: Plan, request: Request
 ) -> tuple[Training, Trace]:
     """Return the trace, of a network built for real if the code mixes meta tensors with others."""
+    told = reads.told(options.read)
     training = prepared(text, options)
     try:
-        return training, trace(training, plan, request.progress)
+        return training, branches.traced(
+            _once(training, text, options), plan, request.progress, told
+        )
     except ModelFailed as error:
         if training.built != target.ON_META or "meta" not in str(error.__cause__):
             raise
     training = prepared(text, options, on_meta=False)
-    return training, trace(training, plan, request.progress)
+    make = _once(training, text, options, on_meta=False)
+    return training, branches.traced(make, plan, request.progress, told)
+
+
+def _once(
+    training: Training, text: str, options: NetOptions, *, on_meta: bool = True
+) -> Callable[[], Training]:
+    """Return what brings ``training`` at its first call, and builds anew from then on."""
+    made = [training]
+    return lambda: made.pop() if made else prepared(text, options, on_meta=on_meta)
 
 
 def prepared(text: str, options: NetOptions, *, on_meta: bool = True) -> Training:

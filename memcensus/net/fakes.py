@@ -123,7 +123,8 @@ class Fakes:
         fake = self._view(tensor)
         if isinstance(tensor, nn.Parameter):
             parameter = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-            parameter.__dict__.update(tensor.__dict__)
+            own = parameter.__dict__  # has what makes it a fake; ``tensor`` may be an older one
+            own.update({name: v for name, v in tensor.__dict__.items() if name not in own})
             return parameter
         return fake.requires_grad_(tensor.requires_grad and fake.dtype.is_floating_point)
 

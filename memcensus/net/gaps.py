@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING
 
 from memcensus import units
 from memcensus.model import Absence, Gap
+from memcensus.net.reads import PATIENCE
 from memcensus.net.unknown import COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memcensus.net.allocator_settings import Settings
-    from memcensus.net.block import Trace
+    from memcensus.net.block import Branch, Trace
     from memcensus.net.plan import Plan
 
 
 def of_step(traced: Trace, plan: Plan, settings: Settings, error: int) -> tuple[Gap, ...]:
     """Return what is missing; ``error``: bytes that a verdict allows for all of it."""
-    beside = _on_cpu(traced, error) if plan.device is None else _on_gpu(settings, error)
-    return (*_unknown(traced), *_without_storage(traced), *beside)
+    beside = _on_cpu(error) if plan.device is None else _on_gpu(settings, error)
+    branches = [_branch(branch) for branch in traced.branches if _matters(branch, traced)]
+    return (*branches, *_unknown(traced), *_without_storage(traced), *beside)
 
 
 def _unknown(traced: Trace) -> Iterator[Gap]:
@@ -38,21 +40,37 @@ def _unknown(traced: Trace) -> Iterator[Gap]:
         )
 
 
+def _matters(branch: Branch, traced: Trace) -> bool:
+    """Return whether some bytes hang on what is read, or may."""
+    highest = max(traced.peak.size, traced.first.size)
+    return not branch.others or any(peak != highest for _, peak in branch.others)
+
+
+def _branch(branch: Branch) -> Gap:
+    """Return the gap for a number that the code reads back from a tensor."""
+    what = f"the number that {branch.place} reads back ({branch.op})"
+    if branch.told:
+        return Gap(what, Absence.UNCOUNTED, f"taken as {branch.answer}, as --read says")
+    tried = [
+        f"with {answer} it {'raises' if peak is None else f'peaks at {units.size(peak)}'}"
+        for answer, peak in branch.others
+    ]
+    tried = tried or ["its other answers were not tried"]
+    loop = f"; a loop there was ended after {PATIENCE} reads" if branch.ended else ""
+    why = (
+        f"a census has shapes and no data: taken as {branch.answer}"
+        f"{''.join(f', {text}' for text in tried)}{loop}; --read {branch.place}=VALUE tells"
+    )
+    return Gap(what, Absence.UNSUPPORTED, why)
+
+
 def _without_storage(traced: Trace) -> Iterator[Gap]:
     for layout in sorted(traced.unseen):
         why = "they have no storage to follow"
         yield Gap(f"tensors of layout {layout}", Absence.UNCOUNTED, why)
 
 
-def _on_cpu(traced: Trace, error: int) -> Iterator[Gap]:
-    if traced.workspace:
-        yield Gap(
-            "the workspace of oneDNN's LSTM",
-            Absence.UNCOUNTED,
-            f"torch tells its size only on a real run; up to {units.size(traced.workspace)} "
-            "are allowed for it in a verdict, and none are in the tree; within "
-            "torch.backends.mkldnn.flags(enabled=False) an LSTM has none",
-        )
+def _on_cpu(error: int) -> Iterator[Gap]:
     yield Gap(
         "scratch inside C++ kernels",
         Absence.UNCOUNTED,

@@ -110,15 +110,15 @@ def sentence(what: str, error: BaseException) -> str:
 def where(error: BaseException) -> str:
     """Return "file:line" of the innermost frame of the user's code, "" if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_short(error.filename)}:{error.lineno}"
+        return f"{short(error.filename)}:{error.lineno}"
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    theirs = [place for place in places if not _is_nobodys(place[0])]
+    theirs = [place for place in places if not is_nobodys(place[0])]
     users = [place for place in theirs if not place[0].startswith(_INSTALLED)]
     file, line = next(reversed(users or theirs), ("", 0))
-    return f"{_short(file)}:{line}" if file else ""
+    return f"{short(file)}:{line}" if file else ""
 
 
-def _is_nobodys(file: str) -> bool:
+def is_nobodys(file: str) -> bool:
     """Return whether ``file`` is neither the user's nor of a package that the user chose."""
     if file.startswith(_INSTALLED):
         return file.startswith((_OURS, *_TORCH))
@@ -131,7 +131,7 @@ def _is_ours(trace: TracebackType | None) -> bool:
     return bool(files) and files[-1] in _BETWEEN
 
 
-def _short(file: str) -> str:
+def short(file: str) -> str:
     """Return the path from here, or from where packages are installed."""
     path = Path(file)
     folders = (Path.cwd(), *map(Path, _INSTALLED))

@@ -44,6 +44,9 @@ class NetOptions:
     keep_output: bool = False
     """The loop holds the network's output until the step's end."""
 
+    read: tuple[str, ...] = ()
+    """What code reads back from a tensor, by its line: models.py:31=false; may be repeated."""
+
     accumulate: int = 1
     """Forwards and backwards, each on one batch, for each optimizer step."""
 

@@ -11,10 +11,6 @@ against the allocator's own count: 0 to 288 B for BERT and GPT-2). They come in 
   a column, N * Cin * kernel * output positions numbers (aten/src/ATen/native/ConvolutionMM2d.cpp),
   and as many again for their gradients in the backward.
 
-And one holds something until the backward: oneDNN's LSTM layer returns a workspace whose size torch
-says only when it runs for real; its fake has none. At most 4 * T * N * (18 H + 9 I) B + 32 KiB were
-seen, over eleven shapes of T steps, N samples, I inputs, H hidden.
-
 The allowance is an upper bound that was measured, not proved; ``FLOOR`` covers small networks,
 where fixed buffers weigh more (up to 10 MB seen, in a patch embedding's backward).
 """
@@ -57,19 +53,6 @@ def allowance(op: str, tensors: Sequence[torch.Tensor], args: Sequence[object]) 
         dilated = set(cast("list[int]", args[_DILATION[op]])) != {1}
         return copies + columns * dilated * min(torch.get_num_threads(), output.shape[0])
     return copies + columns * output.shape[0] * (2 if backward else 1)
-
-
-def workspace(op: str, tensors: Sequence[torch.Tensor]) -> int:
-    """Return the bytes that ``op`` keeps for the backward and that no fake tensor shows.
-
-    ``tensors`` of "aten.mkldnn_rnn_layer" start with the input (T, N, I) and end with the output
-    (T, N, H), two states and the workspace.
-    """
-    if op != "aten.mkldnn_rnn_layer":
-        return 0
-    steps_of_samples, inputs = prod(tensors[0].shape[:-1]), tensors[0].shape[-1]
-    hidden = tensors[-4].shape[-1]
-    return 4 * steps_of_samples * (18 * hidden + 9 * inputs) + 32 * 1024
 
 
 def error(peak: int, bound: int) -> int:

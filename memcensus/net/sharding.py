@@ -46,11 +46,12 @@ from torch.nn.parameter import is_lazy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from memcensus.errors import UsageError
-from memcensus.net import cuda, step
-from memcensus.net.block import Event, Kind
+from memcensus.net import composites, cuda, step
+from memcensus.net.block import Kind
 from memcensus.net.fakes import Fakes
 from memcensus.net.model_code import ModelCode
 from memcensus.net.optimizers import RATE, optimizer
+from memcensus.net.reads import Reads
 from memcensus.net.trace import Tracker
 
 if TYPE_CHECKING:
@@ -125,9 +126,8 @@ def sharded(
     way, training = _WAYS[how], make()
     rank = _fullest(training.module.parameters(), ranks) if way.states else 0
     with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # of in-place ops on its output
         stack.enter_context(step._quiet())  # noqa: SLF001  (the step's own way around)
+        stack.enter_context(composites.installed())
         if plan.device is not None:
             stack.enter_context(cuda.kernels(plan.device))
         stack.enter_context(_group(ranks, rank))
@@ -139,7 +139,9 @@ def _traced(
 ) -> Trace:
     around = _Rank(training, plan, way, blocks)
     progress(around.name, 0, 2, "pass")
-    tracker = _RankTracker(around.module, plan.device)
+    reads = Reads()
+    reads.dimension = around.dimension
+    tracker = _RankTracker(around.module, reads, plan.device)
     try:
         with (
             step._collector_off(),  # noqa: SLF001  (as above)
@@ -168,9 +170,9 @@ def _fullest(parameters: Iterable[torch.Tensor], ranks: int) -> int:
 class _RankTracker(Tracker):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """A tracker that looks into DTensors and sees storages resized."""
 
-    def __init__(self, module: nn.Module, device: Device | None) -> None:
+    def __init__(self, module: nn.Module, reads: Reads, device: Device | None) -> None:
         """Watch ``module``."""
-        super().__init__(module, device)
+        super().__init__(module, reads, device, _local)
         self.looking = True
         self.numbers = False  # whether what runs needs real numbers
 
@@ -193,27 +195,19 @@ class _RankTracker(Tracker):  # type: ignore[no-untyped-call]  # torch leaves it
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Count the new size of a storage that no operator has changed."""
-        known = self._alive.get(storage._cdata)  # noqa: SLF001  (as in `trace`)
-        if known is None or known.sizes[-1][1] == storage.nbytes():
-            return
-        self.live += storage.nbytes() - known.sizes[-1][1]
-        known.sizes.append((self._time, storage.nbytes()))
-        self.events.append(Event(self._time, known.serial, storage.nbytes()))
+        self.storages.resize(storage)
 
     def hold_bucket(self, bucket: torch.Tensor, what: str) -> None:
         """Say that ``bucket`` holds gradients; it was there before the step, as a buffer is."""
-        known = self._alive.get(bucket.untyped_storage()._cdata)  # noqa: SLF001  (as in `trace`)
+        known = self.storages.of(bucket)
         if known is not None:
             known.kind = Kind.TEMPORARIES  # which may still become anything
         self.hold(bucket, Kind.GRADIENTS, (BUCKETS,), what)
 
-    def stands_for(self, parameter: torch.Tensor, path: Path) -> None:
-        """Say that the gradient of ``parameter`` is made for the module at ``path``."""
-        self._paths_of_parameters[id(parameter)] = path
 
-    def _parts(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001  (to_local() is an operator)
-        return super()._parts(local)
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank has of ``tensor``."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001  (to_local() is an operator)
 
 
 def _is_of_numbers(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
@@ -290,7 +284,7 @@ class _Rank(step._Step):  # noqa: SLF001  (the step itself is not to be written 
             gathered = getattr(part, "_unsharded_param", None)
             if gathered is not None:
                 *path, last = str(part._param_fqn).split(".")  # noqa: SLF001  (torch's name)
-                tracker.stands_for(gathered, tuple(path))
+                tracker.callers.stands_for(gathered, tuple(path))
                 tracker.hold(gathered, Kind.PARAMETERS, tuple(path), f"{last} (gathered)")
 
     def _divide_again(self, tracker: Tracker) -> None:

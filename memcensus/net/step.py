@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from memcensus.errors import ModelFailed
-from memcensus.net import cuda
+from memcensus.net import composites, cuda
 from memcensus.net.block import LOSS, Kind, Layer, Phase, Trace
+from memcensus.net.callers import Calls, path_of
 from memcensus.net.fakes import Fakes
 from memcensus.net.loss import default_loss, leaves_of, target_of
 from memcensus.net.model_code import ModelCode
 from memcensus.net.optimizers import optimizer
-from memcensus.net.trace import Calls, Tracker
+from memcensus.net.reads import Reads
+from memcensus.net.trace import Tracker
 from memcensus.net.unknown import COMPILED, compiled
 
 if TYPE_CHECKING:
@@ -51,26 +54,30 @@ if TYPE_CHECKING:
     from memcensus.subject import Progress
 
 
-def trace(training: Training, plan: Plan, progress: Progress) -> Trace:
+def trace(training: Training, plan: Plan, progress: Progress, reads: Reads | None = None) -> Trace:
     """Return what the second time around holds, operator by operator.
+
+    ``reads`` answers what the code reads back from tensors, and remembers it.
 
     Raises:
         ModelFailed: if the model's code raises, needs data, or learns nothing.
     """
     with ExitStack() as stack:
         stack.enter_context(_quiet())
+        stack.enter_context(composites.installed())
         if plan.device is not None:
             stack.enter_context(cuda.kernels(plan.device))
-        return _traced(training, plan, progress)
+        return _traced(training, plan, progress, reads or Reads())
 
 
-def _traced(training: Training, plan: Plan, progress: Progress) -> Trace:
+def _traced(training: Training, plan: Plan, progress: Progress, reads: Reads) -> Trace:
     logging.getLogger(FakeTensorMode.__module__).disabled = True  # it logs errors that we tell
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = Fakes(mode, None if plan.dtype is None else getattr(torch, plan.dtype))
     around = _Step(training, plan, fakes, mode)
     progress(around.name, 0, 2, "pass")
-    tracker = Tracker(around.module, plan.device)
+    reads.dimension = around.dimension
+    tracker = Tracker(around.module, reads, plan.device)
     try:
         with _collector_off(), mode, tracker:
             return _second(around, tracker, progress)
@@ -87,7 +94,8 @@ def _second(around: _Step, tracker: Tracker, progress: Progress) -> Trace:
     progress(around.name, 1, 2, "pass")
     kept = around.make(tracker)
     progress(around.name, 2, 2, "pass")
-    blocks, marks = tracker.blocks(), tuple(tracker.marks)
+    storages = tracker.storages
+    blocks, marks = storages.blocks(), tuple(tracker.marks)
     saved = _saved(blocks, marks) if around.compiled else 0  # the compiler may save other tensors
     return Trace(
         first=first,
@@ -96,17 +104,16 @@ def _second(around: _Step, tracker: Tracker, progress: Progress) -> Trace:
         ops=tracker.ops,
         blocks=blocks,
         marks=marks,
-        layers=tuple(_layers(around.module, tracker.calls)),
+        layers=tuple(_layers(around.module, tracker.callers.calls)),
         bound=tracker.bound,
-        workspace=tracker.workspace,
-        kept=tracker.kept_peak(kept),
-        unseen=frozenset(tracker.unseen),
+        kept=storages.kept_peak(kept),
+        unseen=frozenset(storages.unseen),
         unknown=frozenset(tracker.unknown) | around.compiled,
         doubt=tracker.doubt + saved,
         libraries=frozenset(tracker.libraries),
         results=tracker.results,
-        events=tuple(tracker.events),
-        start=tracker.start,
+        events=tuple(storages.events),
+        start=storages.start,
     )
 
 
@@ -136,6 +143,7 @@ class _Step:
             for name, value in training.keywords.items()
         }
         fed = leaves_of([self._arguments, self._keywords])
+        self.dimension = max((size for tensor in fed for size in tensor.shape), default=1)
         shapes = ", ".join("x".join(map(str, tensor.shape)) or "1" for tensor in fed)
         self._forward = f"the network's forward, fed {shapes or 'nothing'},"
         self._own_loss = None
@@ -188,7 +196,7 @@ class _Step:
         tracker.begin()
         with ModelCode(self._forward), torch.inference_mode(), self._casting():
             output = self.module(*self._arguments, **self._keywords)
-        kept = tracker.keys(leaves_of(output))
+        kept = tracker.storages.keys(leaves_of(output))
         self.hold(tracker)
         del output
         return kept
@@ -202,7 +210,7 @@ class _Step:
             if micro:
                 tracker.enter(Phase.FORWARD)
             output, loss = self._forth(tracker)
-            kept = tracker.keys(leaves_of(output))
+            kept = tracker.storages.keys(leaves_of(output))
             if not self._plan.keep:
                 del output
             tracker.save_survivors(loss)
@@ -280,7 +288,7 @@ class _Step:
 def _loose(module: nn.Module) -> Iterator[tuple[Path, str, torch.Tensor]]:
     """Yield (path, attribute, tensor) of what modules hold that is no parameter or buffer."""
     for name, part in module.named_modules():
-        path = tuple(name.split(".")) if name else ()
+        path = path_of(name)
         for attribute, value in vars(part).items():
             if isinstance(value, torch.Tensor):
                 yield path, attribute, value
@@ -301,7 +309,7 @@ def _named(at: tuple[KeyEntry, ...]) -> str:
 
 def _layers(module: nn.Module, calls: dict[tuple[str, ...], Calls]) -> Iterator[Layer]:
     for name, part in module.named_modules():
-        path = tuple(name.split(".")) if name else ()
+        path = path_of(name)
         called = calls.get(path, Calls())
         numbers = sum(p.numel() for p in part.parameters(recurse=False))
         yield Layer(path, type(part).__name__, called.output, called.count, numbers)
@@ -309,12 +317,17 @@ def _layers(module: nn.Module, calls: dict[tuple[str, ...], Calls]) -> Iterator[
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch from logging a traceback of what is raised anyhow and becomes a sentence."""
+    """Keep torch from logging a traceback of what is raised anyhow and becomes a sentence.
+
+    And from warnings, which tell about numbers that are not there.
+    """
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         log.setLevel(before)
 

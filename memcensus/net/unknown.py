@@ -1,7 +1,7 @@
 """Operators whose results no shape tells, and operators that are not torch's: what is assumed.
 
-- Data decides the size (``nonzero``, ``x[mask]``, ``unique``): the largest size it can have is
-  taken; what hangs on it is in doubt by all its bytes.
+- Data decides the size (``nonzero``, ``x[mask]``, ``unique``, ``bincount``, a CTC loss): the
+  largest size it can have is taken; what hangs on it is in doubt by all its bytes.
 - A custom operator without a fake kernel (``torch.library.register_fake``): each result is taken to
   be like the first tensor it is given.
 - Any custom operator may hold in C++ what nobody sees: as much as its arguments and results is in
@@ -9,8 +9,8 @@
 - ``torch.compile``: the step is traced as if it were not compiled; the compiler may save other
   tensors for the backward, so all saved bytes are in doubt.
 
-Where not even a largest size exists (``bincount``, ``repeat_interleave`` without ``output_size``, a
-number read back by ``.item()``), the step ends with a sentence that names the operator.
+Where not even a largest size is known (``repeat_interleave`` of counts that nothing bounds), the
+step ends with a sentence that names the operator. Numbers read back are answered by ``reads``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from memcensus.net.largest import UNTOLD
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
+
+    from memcensus.net.largest import Known
 
 _UNTOLD = (DynamicOutputShapeException, UnsupportedOperatorException)
 _NO_FAKE = "no fake impl"  # in the RuntimeError of an operator made by torch.library.custom_op
@@ -58,15 +62,21 @@ def is_untold(func: torch._ops.OpOverload, error: RuntimeError) -> bool:
 
 
 def largest(
-    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
+    func: torch._ops.OpOverload,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    values: Known,
 ) -> tuple[object, frozenset[int]] | None:
     """Return (result, sizes of dimensions that are bounds) of a call that ``is_untold``.
 
-    None if no bound is known. Called with fake tensors, inside their mode.
+    None if no bound is known. Called with fake tensors, inside their mode; ``values`` tells the
+    largest value that a tensor's numbers can have.
     """
-    known = _LARGEST.get(func)
-    if known is not None:
-        return known(*args, **kwargs)
+    by_shape, by_value = _LARGEST.get(func), _LARGEST_BY_VALUE.get(func)
+    if by_shape is not None:
+        return by_shape(*args, **kwargs)
+    if by_value is not None:
+        return by_value(values, *args, **kwargs)
     return _like_first(func, args, kwargs) if is_custom(func) else None
 
 
@@ -125,6 +135,70 @@ def _unique_dim(
     return (tensor.new_empty(tensor.shape), index, torch.empty_like(index)), frozenset({rows})
 
 
+def _bincount(
+    values: Known, tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> tuple[object, frozenset[int]] | None:
+    most = values(tensor)
+    if most == UNTOLD:
+        return None
+    numbers = max(minlength, int(most) + 1)
+    kind = torch.int64 if weights is None else weights.dtype
+    return tensor.new_empty((numbers,), dtype=kind), frozenset({numbers})
+
+
+def _repeat_interleave(
+    values: Known, repeats: torch.Tensor, output_size: int | None = None
+) -> tuple[object, frozenset[int]] | None:
+    most = repeats.numel() * values(repeats)
+    if output_size is None and most == UNTOLD:
+        return None
+    numbers = int(most) if output_size is None else output_size
+    return repeats.new_empty((numbers,), dtype=torch.int64), frozenset({numbers})
+
+
+def _ctc_loss(
+    values: Known,
+    scores: torch.Tensor,
+    targets: torch.Tensor,
+    _lengths: object,
+    target_lengths: torch.Tensor | Sequence[int],
+    *_options: object,
+) -> tuple[object, frozenset[int]] | None:
+    """Make the losses and the table of the forward variables (native/LossCTC.cpp)."""
+    steps, samples = scores.shape[0], scores.shape[1]
+    if isinstance(target_lengths, torch.Tensor):
+        most = min(values(target_lengths), targets.shape[-1])
+    else:
+        most = max(target_lengths, default=0)
+    states = 2 * int(most) + 1
+    table = scores.new_empty((samples, steps, states))
+    return (scores.new_empty((samples,)), table), frozenset({states})
+
+
+def _lstsq(
+    matrix: torch.Tensor,
+    right: torch.Tensor,
+    _cutoff: float | None = None,
+    *,
+    driver: str | None = None,
+) -> tuple[object, frozenset[int]]:
+    """Make the solution, the residuals, the ranks and the singular values.
+
+    The solution lies in what was large enough for the right side too.
+    """
+    rows, columns = matrix.shape[-2:]
+    driver = driver or "gelsy"  # on a CPU
+    batch = matrix.shape[:-2]
+    tail = right.shape[matrix.dim() - 1 :]
+    whole = matrix.new_empty((*batch, max(rows, columns), *tail))
+    solution = whole.narrow(len(batch), 0, columns)
+    residuals = matrix.new_empty((*batch, *tail) if rows > columns and driver != "gelsy" else (0,))
+    ranks = matrix.new_empty(batch if driver != "gels" else (0,), dtype=torch.int64)
+    values = matrix.new_empty((*batch, min(rows, columns)), dtype=matrix.real.dtype)
+    singular = values if driver in ("gelss", "gelsd") else values.new_empty((0,))
+    return (solution, residuals, ranks, singular), frozenset()
+
+
 def _like_first(
     func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> tuple[object, frozenset[int]] | None:
@@ -143,4 +217,14 @@ _LARGEST: dict[torch._ops.OpOverload, Callable[..., tuple[object, frozenset[int]
     _ATEN._unique2.default: _unique,  # noqa: SLF001  (torch's name)
     _ATEN.unique_consecutive.default: _unique,
     _ATEN.unique_dim.default: _unique_dim,
+    _ATEN.linalg_lstsq.default: _lstsq,
+}
+
+_LARGEST_BY_VALUE: dict[
+    torch._ops.OpOverload, Callable[..., tuple[object, frozenset[int]] | None]
+] = {
+    _ATEN.bincount.default: _bincount,
+    _ATEN.repeat_interleave.Tensor: _repeat_interleave,
+    _ATEN._ctc_loss.default: _ctc_loss,  # noqa: SLF001  (torch's name)
+    _ATEN._ctc_loss.Tensor: _ctc_loss,  # noqa: SLF001  (as above)
 }

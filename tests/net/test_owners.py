@@ -23,9 +23,7 @@ def _trace(blocks: tuple[Block, ...], ops: int) -> Trace:
     peak = Peak(max(sums), sums.index(max(sums)), Phase.FORWARD, "aten.add", ("a",))
     marks = ((0, Phase.FORWARD), (ops // 2, Phase.BACKWARD))
     layer = Layer(("a", "b"), "Linear", "2x3", 1, 6)
-    return Trace(
-        peak, ops, peak, ops, blocks, marks, (layer,), bound=0, workspace=0, kept=peak.size
-    )
+    return Trace(peak, ops, peak, ops, blocks, marks, (layer,), bound=0, kept=peak.size)
 
 
 @st.composite

@@ -116,28 +116,6 @@ def test_peak_of_a_network_that_is_hard_to_count(name: str, optimizer: Optimizer
     assert traced.peak.size == truth.plain_peak(module, optimizer, x, criterion, beside)
 
 
-@pytest.mark.parametrize("optimizer", THREE)
-def test_an_lstm_without_onednn_is_exact_and_with_it_within_the_bound(optimizer: Optimizer) -> None:
-    x = torch.randn(50, 8)
-    criterion = partial(default_loss, target=None)
-
-    def both() -> tuple[Trace, int]:
-        training = Training(networks.Recurrent(), (x,), {}, None, "test")
-        real = truth.plain_peak(networks.Recurrent(), optimizer, x, criterion)
-        return trace(training, Plan(optimizer=optimizer), silent), real
-
-    torch._C._set_mkldnn_enabled(False)  # noqa: FBT003  (mkldnn.flags() also warns, about TF32)
-    try:
-        plain, real = both()
-    finally:
-        torch._C._set_mkldnn_enabled(True)  # noqa: FBT003  (as above)
-    assert plain.peak.size == real
-    assert plain.workspace == 0
-    onednn, real = both()
-    assert onednn.peak.size < real <= onednn.bound
-    assert onednn.workspace > 0
-
-
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("make", [networks.Planes, networks.Normal])
 def test_peak_in_other_number_formats(make: networks.Maker, dtype: Dtype) -> None:

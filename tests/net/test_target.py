@@ -72,6 +72,7 @@ class Bad(Net):
     def raises(self, x): raise KeyError("colour")
     def detached(self, x): return x.detach()
     def nonzero(self, x): return x[x > 0]
+    def repeats(self, x): return x.repeat_interleave(x.sum(1).long(), dim=0)
     def quits(self, x): sys.exit("bye")
 
 def bad(how):
@@ -81,8 +82,8 @@ def bad(how):
         return net
     return make
 
-item, branch, count, failing, detached, nonzero, quits = map(bad, (
-    "item", "branch", "count", "raises", "detached", "nonzero", "quits"))
+item, branch, count, failing, detached, nonzero, quits, repeats = map(bad, (
+    "item", "branch", "count", "raises", "detached", "nonzero", "quits", "repeats"))
 
 def frozen():
     return Net().requires_grad_(False)
@@ -161,8 +162,7 @@ def test_a_callable_may_return_a_module_alone(
         ("user_code:raises", ModelFailed, r"ValueError: no such at user_code.py:\d+"),
         ("user_code:leaves", ModelFailed, r"ended the program at user_code.py:\d+ \(exit code 5\)"),
         ("user_code:endless", ModelFailed, "RecursionError"),
-        ("user_code:item", ModelFailed, r"value of a tensor.*user_code.py:\d+.*\.item\(\)"),
-        ("user_code:branch", ModelFailed, r"value of a tensor.*user_code.py:\d+"),
+        ("user_code:repeats", ModelFailed, r"value of a tensor.*repeat_interleave.*user_code.py"),
         ("user_code:count", ModelFailed, "returned a str without a floating tensor"),
         ("user_code:failing", ModelFailed, r"KeyError: 'colour' at user_code.py:\d+"),
         ("user_code:quits", ModelFailed, r"ended the program at user_code.py:\d+"),

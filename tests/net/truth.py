@@ -41,6 +41,10 @@ class Plain(TorchDispatchMode):
             self.see(tensor)
 
     def see(self, tensor: torch.Tensor) -> None:
+        if tensor.is_sparse:
+            self.see(tensor._indices())
+            self.see(tensor._values())
+            return
         storage = tensor.untyped_storage()
         self.storages[id(storage)] = weakref.ref(storage)
 

@@ -1,0 +1,52 @@
+"""Operators that torch makes of others in C++, looking at numbers on the way, made of fakes too.
+
+``ctc_loss`` with lengths as Python numbers fills a tensor with them by hand, which a fake has no
+memory for (native/LossCTC.cpp; ``nn.CTCLoss`` with tuples of lengths).
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ATEN = torch.ops.aten
+_MEAN, _SUM = 1, 2  # at::Reduction
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Put these in torch's place while entered."""
+    with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():  # noqa: SLF001  (the public class cannot be undone)
+        warnings.simplefilter("ignore")  # torch warns of kernels replaced, which is the purpose
+        for key in ("AutogradCPU", "CPU"):  # CPU: under inference_mode
+            library.impl("ctc_loss.IntList", _ctc_loss, key)
+        yield
+
+
+def _ctc_loss(  # noqa: PLR0913, PLR0917  (the operator's own arguments)
+    scores: torch.Tensor,
+    targets: torch.Tensor,
+    lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,  # noqa: FBT001, FBT002  (as above)
+) -> torch.Tensor:
+    batch = scores if scores.dim() == 3 else scores.unsqueeze(1)
+    losses: torch.Tensor = _ATEN._ctc_loss.default(  # noqa: SLF001  (torch's name)
+        batch, targets.to(torch.int64), lengths, target_lengths, blank, zero_infinity
+    )[0]
+    if zero_infinity:
+        losses = torch.where(losses == float("inf"), losses.new_zeros(()), losses)
+    if reduction == _MEAN:
+        counts = losses.new_empty((len(target_lengths),)).clamp_min(1)
+        return (losses / counts).mean()
+    if reduction == _SUM:
+        return losses.sum()
+    return losses if scores.dim() == 3 else losses.squeeze(0)

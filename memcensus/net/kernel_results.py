@@ -1,0 +1,171 @@
+"""What kernels return for real, where torch's fake ones return something smaller.
+
+Found by running the samples that torch tests its operators with, real beside fake
+(tests/net/test_kernel_results.py): of 618 operators, these.
+
+- A loss of one number is worked out in a tensor of all elements, which is then resized to the one
+  and keeps its storage (native/Loss.cpp: ``mse_loss``, ``smooth_l1_loss``, ``soft_margin_loss``,
+  ``binary_cross_entropy``; CPU and CUDA alike).
+- An embedding bag's table of bags is made one number too long, as are the bags' sizes where the
+  last offset is the end; for a sum of bfloat16 the table is left out (native/EmbeddingBag.cpp,
+  ``make_offset2bag_out``, ``make_bag_size_out``, ``is_fast_path``).
+- oneDNN's LSTM layer keeps a workspace for the backward, whose fake is empty; and its backward
+  returns gradients of the weights as float32 whatever they are (native/mkldnn/RNN.cpp).
+
+Not covered: ``_sparse_mm_reduce_impl``, whose tensors are sparse in a layout that is not followed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import zip_longest
+from math import prod
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_PAGE = 4096
+_LINE = 64
+_FLOAT = 4
+
+
+def run(
+    func: torch._ops.OpOverload,
+    op: str,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> object:
+    """Return what ``func``, called ``op``, returns for these fakes, as large as for real ones."""
+    result: object = func(*args, **kwargs)
+    corrected = _CORRECTED.get(op)
+    return result if corrected is None else corrected(result, args, kwargs)
+
+
+def onednn_is_known() -> bool:
+    """Return whether oneDNN's workspace here is what ``lstm_workspace`` says, by real calls."""
+    return all(_real_workspace(*sizes) == lstm_workspace(*sizes, _FLOAT) for sizes in _TRIED)
+
+
+def lstm_workspace(steps: int, samples: int, inputs: int, hidden: int, itemsize: int) -> int:
+    """Return the bytes that an LSTM layer of oneDNN keeps from a forward with gradients.
+
+    Gates, the projected state, three pairs of states and two pairs of cells, each from a page of
+    its own (oneDNN 3, cpu/rnn/rnn_utils: ``set_offsets``, ``get_good_ld``). ``itemsize``: bytes of
+    a number of the input; gradients are float32 always.
+    """
+    wide = max(inputs, hidden)
+    states, cells = 2 * (steps + 1) * samples, 2 * (steps + 1) * samples * hidden
+    parts = (
+        steps * samples * _row(4 * hidden, itemsize),
+        steps * samples * _row(hidden, itemsize),
+        states * _row(wide, itemsize),
+        states * _row(wide, _FLOAT),
+        states * _row(wide, _FLOAT),
+        cells * itemsize,
+        cells * _FLOAT,
+    )
+    return sum(-(-part // _PAGE) * _PAGE for part in parts)
+
+
+def _row(numbers: int, itemsize: int) -> int:
+    """Return the bytes of a row: whole cache lines, and no multiple of 256 numbers."""
+    row = -(-numbers * itemsize // _LINE) * _LINE
+    return row + _LINE if row // itemsize % 256 == 0 else row
+
+
+_TRIED = ((2, 3, 5, 7), (9, 8, 31, 64))
+
+
+@cache
+def _real_workspace(steps: int, samples: int, inputs: int, hidden: int) -> int:
+    with unset_fake_temporarily(), torch.device("cpu"), torch.enable_grad():
+        weights = [torch.zeros(4 * hidden, n) for n in (inputs, hidden)]
+        biases = [torch.zeros(4 * hidden) for _ in range(2)]
+        state = torch.zeros(1, samples, hidden)
+        returned = torch.ops.aten.mkldnn_rnn_layer(
+            torch.zeros(steps, samples, inputs),
+            *(*weights, *biases, state, state.clone()),
+            *(False, [], 2, hidden, 1, True, False, False, True),
+        )
+    return int(returned[3].nbytes)
+
+
+def _loss(broadcast: int) -> Callable[[object, tuple[object, ...], Mapping[str, object]], object]:
+    """Return a correction for a loss of ``broadcast`` tensors that it is worked out over."""
+
+    def corrected(result: object, args: tuple[object, ...], _named: Mapping[str, object]) -> object:
+        tensors = [a for a in args[:broadcast] if isinstance(a, torch.Tensor)]
+        numbers = prod(max(sizes) for sizes in _aligned(tensors))
+        if not isinstance(result, torch.Tensor) or result.dim() or not numbers:
+            return result
+        return result.new_empty(numbers).as_strided((), ())
+
+    return corrected
+
+
+def _aligned(tensors: list[torch.Tensor]) -> Iterator[tuple[int, ...]]:
+    """Yield the sizes of each dimension, as broadcasting aligns them: the last ones together."""
+    return zip_longest(*(reversed(tensor.shape) for tensor in tensors), fillvalue=1)
+
+
+def _embedding_bag(
+    result: object, args: tuple[object, ...], _kwargs: Mapping[str, object]
+) -> object:
+    output, bags, sizes, most = cast("tuple[torch.Tensor, ...]", result)
+    given = (*args, *_BAG_DEFAULTS[len(args) :])
+    weight, offsets = cast("torch.Tensor", given[0]), cast("torch.Tensor", given[2])
+    mode, scales, ends, padding = given[4], given[6], given[7], cast("int", given[8])
+    plain = scales is None or cast("torch.Tensor", scales).stride(0) == 1
+    fast = mode == _SUM_OF_BAG and padding < 0 and plain and weight.stride(1) == 1
+    if fast and weight.dtype is torch.bfloat16:
+        bags = bags.new_empty(0)
+    if bags.numel():
+        bags = _longer(bags)
+    if ends and offsets.numel() > 1:
+        sizes = _longer(sizes)
+    return output, bags, sizes, most
+
+
+def _longer(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a fake like this row of numbers, in a storage with room for one more."""
+    return tensor.new_empty(tensor.numel() + 1).as_strided((tensor.numel(),), (1,))
+
+
+_SUM_OF_BAG = 0
+_BAG_DEFAULTS = (None, None, None, False, 0, False, None, False, -1)
+
+
+def _lstm(result: object, args: tuple[object, ...], _kwargs: Mapping[str, object]) -> object:
+    output, hidden, cell, _ = cast("tuple[torch.Tensor, ...]", result)
+    given = cast("torch.Tensor", args[0])
+    steps, samples, inputs = given.shape  # in this order whatever ``batch_first`` says
+    size = lstm_workspace(steps, samples, inputs, output.shape[2], given.element_size())
+    workspace = torch.empty(
+        size if torch.is_grad_enabled() else 0, dtype=torch.uint8, device=given.device
+    )
+    return output, hidden, cell, workspace
+
+
+def _lstm_backward(
+    result: object, _args: tuple[object, ...], _kwargs: Mapping[str, object]
+) -> object:
+    return tuple(
+        torch.empty_like(t, dtype=torch.float32) if isinstance(t, torch.Tensor) else t
+        for t in cast("tuple[object, ...]", result)
+    )
+
+
+_CORRECTED: dict[str, Callable[[object, tuple[object, ...], Mapping[str, object]], object]] = {
+    "aten.mse_loss": _loss(2),
+    "aten.smooth_l1_loss": _loss(2),
+    "aten.soft_margin_loss": _loss(1),
+    "aten.binary_cross_entropy": _loss(1),
+    "aten._embedding_bag": _embedding_bag,
+    "aten.mkldnn_rnn_layer": _lstm,
+    "aten.mkldnn_rnn_layer_backward": _lstm_backward,
+}
+"""Operator -> what makes its real result from the fake one, the arguments and the named ones."""
