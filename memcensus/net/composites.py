@@ -6,6 +6,7 @@ memory for (native/LossCTC.cpp; ``nn.CTCLoss`` with tuples of lengths).
 
 from __future__ import annotations
 
+import sys
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -20,13 +21,33 @@ _MEAN, _SUM = 1, 2  # at::Reduction
 
 
 @contextmanager
+def as_for_real() -> Iterator[None]:
+    """Hide from transformers that tensors are fakes, where it would take other ways with them.
+
+    Its masks are made otherwise where it believes that it is being exported (utils/import_utils.py,
+    ``is_tracing``).
+    """
+    utils = sys.modules.get("transformers.utils.import_utils")
+    asked = getattr(utils, "is_fake_tensor", None)
+    if utils is None or asked is None:
+        yield
+        return
+    setattr(utils, "is_fake_tensor", lambda _tensor: False)  # noqa: B010  (a module of any version)
+    try:
+        yield
+    finally:
+        setattr(utils, "is_fake_tensor", asked)  # noqa: B010  (as above)
+
+
+@contextmanager
 def installed() -> Iterator[None]:
     """Put these in torch's place while entered."""
     with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():  # noqa: SLF001  (the public class cannot be undone)
         warnings.simplefilter("ignore")  # torch warns of kernels replaced, which is the purpose
         for key in ("AutogradCPU", "CPU"):  # CPU: under inference_mode
             library.impl("ctc_loss.IntList", _ctc_loss, key)
-        yield
+        with as_for_real():
+            yield
 
 
 def _ctc_loss(  # noqa: PLR0913, PLR0917  (the operator's own arguments)

@@ -15,8 +15,8 @@ operators ("not linked with support for cuda devices", 2.13) and CUDA builds the
 ("hasPrimaryContext expects a valid device index", 2.14.1).
 
 Not covered: branches of the user's code on ``tensor.is_cuda``, custom CUDA operators, cuDNN's
-recurrent layers and the fused GRU cell (they run as the CPU's), cuDNN's attention, whose memory is
-flash's, and that a layer norm of 16-bit numbers keeps its statistics as float32 (8 B a row more).
+recurrent layers and the fused GRU cell (they run as the CPU's), and cuDNN's attention, whose memory
+is flash's.
 """
 
 from __future__ import annotations

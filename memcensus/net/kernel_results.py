@@ -12,6 +12,14 @@ Found by running the samples that torch tests its operators with, real beside fa
 - oneDNN's LSTM layer keeps a workspace for the backward, whose fake is empty; and its backward
   returns gradients of the weights as float32 whatever they are (native/mkldnn/RNN.cpp).
 
+- A norm of 16-bit numbers with float32 weights keeps its statistics as float32 (native/
+  mixed_data_type.h), and on a GPU layer and batch norms of 16-bit numbers do so in any case
+  (native/cuda/layer_norm_kernel.cu, Normalization.cuh: ``acc_type``); the gradient of a group
+  norm's input has the input's type.
+
+And one that torch refuses on fakes, except for bfloat16: grouped products, which the experts of
+transformers' routed networks use (native/GroupedMMUtils.h, ``create_grouped_gemm_output_tensor``).
+
 Not covered: ``_sparse_mm_reduce_impl``, whose tensors are sparse in a layout that is not followed.
 """
 
@@ -28,6 +36,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+_GROUPED = "aten._grouped_mm"
+_ALIGNED = 16  # bytes, to which the rows of a grouped product are padded
 _PAGE = 4096
 _LINE = 64
 _FLOAT = 4
@@ -38,11 +48,35 @@ def run(
     op: str,
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
+    *,
+    on_gpu: bool = False,
 ) -> object:
     """Return what ``func``, called ``op``, returns for these fakes, as large as for real ones."""
+    if op == _GROUPED:
+        return _grouped_product(func, args, kwargs)
     result: object = func(*args, **kwargs)
+    if op in _NORMS:
+        return _norm(result, args, wide=on_gpu and op in _WIDE_ON_GPU)
     corrected = _CORRECTED.get(op)
     return result if corrected is None else corrected(result, args, kwargs)
+
+
+def _grouped_product(
+    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> object:
+    left, right = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+    if left.dtype is torch.bfloat16 or left.dtype is not right.dtype:
+        return func(*args, **kwargs)
+    given = args[2] if len(args) > 2 else kwargs.get("offs")
+    offsets = cast("torch.Tensor | None", given)
+    flat = left.dim() == right.dim() == 2
+    groups = () if left.dim() != right.dim() else (left if offsets is None else offsets).shape[:1]
+    if offsets is None and flat:
+        return func(*args, **kwargs)
+    rows, columns = left.shape[-2], right.shape[-1]
+    padded = -(-columns // (_ALIGNED // left.element_size())) * (_ALIGNED // left.element_size())
+    strides = (rows * padded, padded, 1)[-2 - len(groups) :]
+    return torch.empty_strided((*groups, rows, columns), strides, dtype=left.dtype)
 
 
 def onednn_is_known() -> bool:
@@ -139,6 +173,28 @@ _SUM_OF_BAG = 0
 _BAG_DEFAULTS = (None, None, None, False, 0, False, None, False, -1)
 
 
+_NORMS = frozenset(f"aten.native_{kind}_norm" for kind in ("batch", "layer", "group"))
+_WIDE_ON_GPU = frozenset({"aten.native_batch_norm", "aten.native_layer_norm"})
+
+
+def _norm(result: object, args: tuple[object, ...], *, wide: bool) -> object:
+    output, *statistics = cast("tuple[torch.Tensor, ...]", result)
+    kinds = {value.dtype for value in args if isinstance(value, torch.Tensor)}
+    if wide or (torch.float32 in kinds and len(kinds) > 1):
+        half = output.dtype in (torch.float16, torch.bfloat16)
+        statistics = [t.to(torch.float32) if half else t for t in statistics]
+    return output, *statistics
+
+
+def _group_norm_backward(
+    result: object, args: tuple[object, ...], _kwargs: Mapping[str, object]
+) -> object:
+    of_input, *others = cast("tuple[torch.Tensor | None, ...]", result)
+    if of_input is not None:
+        of_input = of_input.to(cast("torch.Tensor", args[1]).dtype)
+    return of_input, *others
+
+
 def _lstm(result: object, args: tuple[object, ...], _kwargs: Mapping[str, object]) -> object:
     output, hidden, cell, _ = cast("tuple[torch.Tensor, ...]", result)
     given = cast("torch.Tensor", args[0])
@@ -165,6 +221,7 @@ _CORRECTED: dict[str, Callable[[object, tuple[object, ...], Mapping[str, object]
     "aten.soft_margin_loss": _loss(1),
     "aten.binary_cross_entropy": _loss(1),
     "aten._embedding_bag": _embedding_bag,
+    "aten.native_group_norm_backward": _group_norm_backward,
     "aten.mkldnn_rnn_layer": _lstm,
     "aten.mkldnn_rnn_layer_backward": _lstm_backward,
 }

@@ -19,8 +19,9 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
-from memcensus.net import kernel_results, sparse
+from memcensus.net import kernel_results, known, sparse
 from memcensus.net.block import OPTIMIZER, Event, Kind, Peak, Phase
 from memcensus.net.callers import NOWHERE, Callers
 from memcensus.net.largest import UNTOLD, Call, largest
@@ -87,6 +88,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         self.results = 0
         self.doubt = 0
         self.libraries: set[int] = set()
+        self._known = known.Known()
         self._reads = reads
         self._device = device  # None: the CPU
         self._bounds: set[int] = set()  # sizes of dimensions that are only bounds
@@ -182,7 +184,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
             self._meet(tensor, path)
         if func is _READ_BACK and self.callers.phase is Phase.OPTIMIZER:
             return 1.0  # torch.optim scales by it; no size hangs on it
-        result = self._run(func, op, args, named, taken)
+        call = known.Call(func, op, args, named, taken)
+        result = self._run(call)
+        self._known.learn(call, result)
         given = list(_tensors((result,)))
         self._count(op, args, given)
         if given:
@@ -202,22 +206,24 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         self.storages.time += 1
         return result
 
-    def _run(
-        self,
-        func: torch._ops.OpOverload,
-        op: str,
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-        taken: list[torch.Tensor],
-    ) -> object:
+    def _run(self, call: known.Call) -> object:
         """Run the operator; where no shape tells its result, take the largest it can have."""
+        func, op, args, kwargs = call.func, call.op, call.args, call.kwargs
         try:
-            result = sparse.run(op, taken, lambda: kernel_results.run(func, op, args, kwargs))
+            result = sparse.run(
+                op,
+                call.taken,
+                lambda: kernel_results.run(func, op, args, kwargs, on_gpu=self._device is not None),
+            )
         except DataDependentOutputException:
-            return self._read(func, op, args)
+            return self._read(call)
         except RuntimeError as error:
-            known = is_untold(func, error)
-            assumed = largest_result(func, args, kwargs, self._values) if known else None
+            if not is_untold(func, error):
+                raise
+            real = self._known.compute(call)
+            if real is not None:
+                return tree_map_only(torch.Tensor, self._faked, real)
+            assumed = largest_result(func, args, kwargs, self._values)
             if assumed is None:
                 raise
             result, bounds = assumed
@@ -237,18 +243,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
                 self._see(part, self.callers.here(), op)
             self._doubt(tensor)
 
-    def _read(
-        self, func: torch._ops.OpOverload, op: str, args: tuple[object, ...]
-    ) -> bool | int | float:
+    def _read(self, call: known.Call) -> bool | int | float:
         """Return the number that the code reads back."""
-        tensor = args[0]
-        if func is not _READ_BACK or not isinstance(tensor, torch.Tensor):
-            return self._reads.answer(op, torch.bool, 1)  # whether two tensors are equal
+        real = self._known.compute(call)
+        if isinstance(real, (bool, int, float)):
+            return real
+        if call.func is not _READ_BACK:
+            return self._reads.answer(call.op, torch.bool, 1)  # whether two tensors are equal
+        tensor = call.taken[0]
         if not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu":
             with unset_fake_temporarily():
-                real: bool | int | float = tensor.item()  # the code's own, outside of the network
-                return real
-        return self._reads.answer(op, tensor.dtype, self._values(tensor))
+                held: bool | int | float = tensor.item()  # the code's own, outside of the network
+                return held
+        return self._reads.answer(call.op, tensor.dtype, self._values(tensor))
 
     def _count(self, op: str, args: tuple[object, ...], given: list[torch.Tensor]) -> None:
         """Count what the operator returned."""
@@ -272,8 +279,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
 
     def _values(self, tensor: torch.Tensor) -> float:
         """Return the largest value that a number of ``tensor`` can have."""
+        twin = self._known.of(tensor)
+        if twin is not None and twin.numel():
+            with unset_fake_temporarily():
+                return float(twin.max())
         storage = self._storage(tensor)
         return UNTOLD if storage is None else storage.largest
+
+    @staticmethod
+    def _faked(tensor: torch.Tensor) -> torch.Tensor:
+        """Return a fake as large as ``tensor``; called inside the fakes' mode."""
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
     def _storage(self, tensor: torch.Tensor) -> Storage | None:
         return next((self.storages.of(part) for part in self.storages.parts(tensor)), None)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -189,3 +190,46 @@ def test_onednn_is_asked_before_it_is_believed(monkeypatch: pytest.MonkeyPatch) 
     assert kernel_results.onednn_is_known()
     monkeypatch.setattr(kernel_results, "_PAGE", 1)
     assert not kernel_results.onednn_is_known()
+
+
+GROUPS = torch.tensor([3, 8, 8, 24], dtype=torch.int32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("left", "right", "grouped"),
+    [((24, 16), (4, 16, 24), True), ((16, 24), (24, 24), True), ((4, 8, 16), (4, 16, 24), False)],
+)
+def test_a_grouped_product_of_any_type(
+    left: tuple[int, ...], right: tuple[int, ...], dtype: torch.dtype, *, grouped: bool
+) -> None:
+    func, groups = torch.ops.aten._grouped_mm.default, GROUPS if grouped else None
+    real = func(torch.zeros(left, dtype=dtype), torch.zeros(right, dtype=dtype), groups)
+    with FakeTensorMode() as mode:
+        fakes = torch.empty(left, dtype=dtype), torch.empty(right, dtype=dtype)
+        offsets = None if groups is None else mode.from_tensor(groups)
+        fake = kernel_results.run(func, "aten._grouped_mm", (*fakes, offsets), {})
+    assert signature(fake) == signature(real)
+    assert isinstance(fake, torch.Tensor)
+    assert fake.stride() == real.stride()
+
+
+NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "batch": (lambda: nn.BatchNorm2d(6), (2, 6, 4, 4)),
+    "layer": (lambda: nn.LayerNorm(6), (2, 4, 6)),
+    "group": (lambda: nn.GroupNorm(2, 6), (2, 6, 4, 4)),
+    "instance": (lambda: nn.InstanceNorm2d(6, affine=True), (2, 6, 4, 4)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # from_tensor asks for it
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_16_bit_numbers(name: str, weights: torch.dtype, *, training: bool) -> None:
+    make, shape = NORMS[name]
+    norm, x = make().to(weights).train(training), torch.randn(shape).bfloat16().requires_grad_()
+    beside = Beside()
+    with beside:
+        norm(x).sum().backward()
+    assert not beside.smaller

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -27,6 +28,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3),
     "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=1e-3),
     "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=1e-3),
+    "adafactor": lambda m: torch.optim.Adafactor(m.parameters(), lr=1e-3),
 }
 
 
@@ -106,6 +108,84 @@ def plain_peak(
     with counter:
         step(module, optimizer, x, criterion)
     return counter.peak
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How a loop goes around, written out as a user would write it."""
+
+    optimizer: str = "sgd"
+    clear: str = "first"
+    keep: bool = False
+    accumulate: int = 1
+    half: torch.dtype | None = None  # of autocast
+
+    def step(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        inputs: Mapping[str, object] | Sequence[object],
+        criterion: Criterion,
+    ) -> None:
+        if self.clear == "first":
+            optimizer.zero_grad(set_to_none=True)
+        for micro in range(self.accumulate):
+            kind, on = self.half or torch.bfloat16, self.half is not None
+            with torch.autocast("cpu", dtype=kind, enabled=on):
+                output = called(module, inputs)
+                loss = criterion(output)
+            if not self.keep:
+                del output
+            if self.clear == "backward" and micro == 0:
+                optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimizer.step()
+        if self.clear == "last":
+            optimizer.zero_grad(set_to_none=True)
+
+    def peak(
+        self,
+        module: nn.Module,
+        inputs: Mapping[str, object] | Sequence[object],
+        criterion: Criterion,
+        beside: Iterable[torch.Tensor] = (),
+    ) -> int:
+        """Return the peak of a real second step, by the plain counter."""
+        module.train()
+        optimizer = OPTIMIZERS[self.optimizer](module)
+        self.step(module, optimizer, inputs, criterion)
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        if self.clear == "first":
+            optimizer.zero_grad(set_to_none=True)
+            gradients = []
+        held = kept(module, optimizer, [*_tensors(inputs), *beside, *gradients])
+        del gradients
+        counter = Plain(held)
+        del held
+        with counter:
+            self.step(module, optimizer, inputs, criterion)
+        return counter.peak
+
+
+def inference_peak(module: nn.Module, inputs: Mapping[str, object] | Sequence[object]) -> int:
+    """Return the peak of a real forward without gradients, by the plain counter."""
+    module.eval()
+    held = [*module.parameters(), *module.buffers(), *_tensors(inputs)]
+    counter = Plain(held)
+    with counter, torch.inference_mode():
+        called(module, inputs)
+    return counter.peak
+
+
+def called(module: nn.Module, inputs: Mapping[str, object] | Sequence[object]) -> object:
+    """Return what ``module`` returns for ``inputs``, by name or in order."""
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs)
+
+
+def _tensors(inputs: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
 
 
 def torchs_peak(
