@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch._C._autograd import _get_sequence_nr as _sequence_number
 from torch._C._autograd import _top_saved_tensors_default_hooks as _saving_hooks
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.utils._pytree import tree_leaves
 
 from memcensus.net.block import LOSS, NETWORK, OPTIMIZER, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import nn
     from torch.autograd.graph import Node
-    from torch.utils.hooks import RemovableHandle
 
     from memcensus.model import Path
 
@@ -62,7 +65,12 @@ class Callers:
         self._paths_of_parameters = {
             id(p): path_of(name)[:-1] for name, p in module.named_parameters()
         }
-        self._hooks = list(self._listen(module))
+        # Hooks for all modules: some take slower ways if they have hooks of their own.
+        self._hooks = [
+            register_module_forward_pre_hook(self._call),
+            # always_call: a recomputation that has all it needs stops by an exception.
+            register_module_forward_hook(self._return, always_call=True),
+        ]
 
     def close(self) -> None:
         """Stop listening."""
@@ -115,21 +123,19 @@ class Callers:
                 self._hooked.update(range(self._nodes, now))
         self._nodes = now
 
-    def _listen(self, module: nn.Module) -> Iterator[RemovableHandle]:
-        for part in module.modules():
-            yield part.register_forward_pre_hook(self._call)
-            # always_call: a recomputation that has all it needs stops by an exception.
-            yield part.register_forward_hook(self._return, always_call=True)
-
     def _call(self, module: nn.Module, _arguments: object) -> None:
+        if id(module) not in self._paths:
+            return  # none of the network's: a loss, or made on the way
         self.note_nodes()
         if not self._stack:
             self._outermost(True)  # noqa: FBT003  (its only argument)
         self._stack.append(self._paths[id(module)])
 
     def _return(self, module: nn.Module, _arguments: object, output: object) -> None:
+        path = self._paths.get(id(module))
+        if path is None:
+            return
         self.note_nodes()
-        path = self._paths[id(module)]
         while self._stack and self._stack.pop() != path:
             pass  # calls that ended by an exception
         calls = self.calls.setdefault(path, Calls())

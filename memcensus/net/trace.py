@@ -177,6 +177,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         named = kwargs or {}
         if func in _QUESTIONS:
             return func(*args, **named)
+        if torch.is_inference_mode_enabled() and _is_made_of_others(func):
+            with self:  # under a gradient autograd takes it apart before it comes here
+                return func.decompose(*args, **named)
         self.callers.note_nodes()
         path, op = self.callers.here(), _name(func)
         taken = list(_tensors((*args, *named.values())))
@@ -374,6 +377,13 @@ def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+def _is_made_of_others(func: torch._ops.OpOverload) -> bool:
+    """Return whether ``func`` is only a way to call other operators, and nothing stands for it."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001  (no public name)
+    name = str(func.name())  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return func._can_decompose() and not has(name, "CPU")  # noqa: SLF001  (torch's name)
 
 
 def _name(func: torch._ops.OpOverload) -> str:

@@ -182,6 +182,27 @@ def test_the_scratch_of_convolutions_stays_within_the_error(kind: str, dtype: Dt
     assert 0 <= above <= scratch.error(traced.peak.size, traced.bound)
 
 
+@pytest.mark.parametrize("sizes", [(64, 10, 300, 256), (8, 100, 10, 100), (1, 1, 300, 100)])
+def test_the_scratch_of_an_lstm_stays_within_the_bound(sizes: tuple[int, ...]) -> None:
+    count, steps, inputs, hidden = sizes
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.LSTM(inputs, hidden, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.cells(x)[0].sum((1, 2))
+            return out
+
+    x = torch.randn(count, steps, inputs)
+    training = trace(Training(Last(), (x,), {}, None, ""), Plan(), silent)
+    allocated = truth.allocator_peak(Last(), "sgd", x, partial(default_loss, target=None), [x])
+    assert training.peak.size <= allocated <= training.bound
+    infer = trace(Training(Last(), (x,), {}, None, ""), Plan(mode="infer"), silent)
+    assert infer.peak.size <= truth.allocator_inference_peak(Last(), [x]) <= infer.bound
+
+
 def test_cost_does_not_depend_on_the_batch() -> None:
     y = torch.zeros(1, dtype=torch.int64)
     one, many = (

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -52,11 +52,14 @@ class Plain(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., object],
+        func: torch._ops.OpOverload,
         types: Sequence[type],
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
+        if torch.is_inference_mode_enabled() and func._can_decompose():
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -177,6 +180,33 @@ def inference_peak(module: nn.Module, inputs: Mapping[str, object] | Sequence[ob
     return counter.peak
 
 
+def allocator_inference_peak(
+    module: nn.Module, inputs: Mapping[str, object] | Sequence[object]
+) -> int:
+    """Return the peak of a real forward as the CPU allocator counts, with kernels' scratch."""
+    module.eval()
+    held = [*module.parameters(), *module.buffers(), *_tensors(inputs)]
+    storages = [tensor.untyped_storage() for tensor in held]
+    before = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    with (
+        torch.inference_mode(),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p,
+    ):
+        called(module, inputs)
+    return before + _highest(p)
+
+
+def _highest(done: profile) -> int:
+    results: Any = done.profiler.kineto_results  # type: ignore[union-attr]  # it was entered
+    events = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in results.events()
+        if event.name() == "[memory]"
+    )
+    highest: int = max(accumulate((size for _, size in events), initial=0))
+    return highest
+
+
 def called(module: nn.Module, inputs: Mapping[str, object] | Sequence[object]) -> object:
     """Return what ``module`` returns for ``inputs``, by name or in order."""
     if isinstance(inputs, Mapping):
@@ -224,11 +254,4 @@ def allocator_peak(
     before = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step(module, optimizer, x, criterion)
-    results = profiler.profiler.kineto_results
-    events = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in results.events()
-        if event.name() == "[memory]"
-    )
-    highest: int = max(accumulate((size for _, size in events), initial=0))
-    return before + highest
+    return before + _highest(profiler)
