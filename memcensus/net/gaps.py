@@ -91,7 +91,7 @@ def _on_gpu(settings: Settings, error: int) -> Iterator[Gap]:
         "workspaces of cuDNN and scratch of other GPU kernels",
         Absence.UNCOUNTED,
         f"libraries choose them at run time; a verdict allows {units.size(error)} for them and the "
-        "context (docs/accuracy.md has what was measured)",
+        "context; how close that comes is not established yet",
     )
     yield Gap(
         "other programs on the GPU, NCCL",

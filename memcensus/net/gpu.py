@@ -35,7 +35,7 @@ ROUNDING = "rounding to blocks"
 LIBRARIES = "library workspaces"
 
 PERCENT = 3
-"""Percent of the reserved bytes allowed for what kernels take unseen; see docs/accuracy.md."""
+"""Percent of the reserved bytes allowed for what kernels take unseen; how close that comes is not established."""
 _SEGMENT = 2 << 20
 
 _MEANINGS = {
