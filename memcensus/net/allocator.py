@@ -3,7 +3,7 @@
 Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.13. A request is rounded, served by the
 smallest free block that is large enough (the lowest address among equals), which is split if enough
 is left; a freed block merges with free neighbours; segments go back to the driver only when memory
-runs out. Replays of recorded snapshots land on the recorded addresses (``snapshot_replay``).
+runs out. Replays of recorded runs land on the recorded addresses (tests/net/test_allocator.py).
 
 Not covered: several streams (``record_stream``), private pools of CUDA graphs, and the garbage
 collection that a process with a fraction of the GPU may switch on.
