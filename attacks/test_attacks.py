@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks import command_line, images, networks, processes
+from attacks import command_line, images, networks, processes, weights
 from attacks.attack import Attack
 
 ATTACKS: dict[str, Attack] = {
@@ -18,6 +18,7 @@ ATTACKS: dict[str, Attack] = {
     **images.ATTACKS,
     **networks.ATTACKS,
     **processes.ATTACKS,
+    **weights.ATTACKS,
 }
 
 

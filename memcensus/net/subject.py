@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
-from memcensus.errors import NeedsExtra, UsageError
+from memcensus.errors import NeedsExtra, Unreadable, UsageError
 from memcensus.net import readers
 from memcensus.net.options import NetOptions
 from memcensus.subject import Certainty, Claim, Request
@@ -55,6 +55,11 @@ class Net:
             ModelFailed: if the target's code raises.
         """
         found = readers.reader_of(target)
+        if found is None and _is_file(target):
+            raise Unreadable(
+                f"{target.text} is a file of no kind that net reads; it reads checkpoints (.pt) "
+                "and traces of torch.profiler, and runs package.module:callable"
+            )
         if found is None:
             return _torch("census").census(target.text, options, request)
         if options != _DEFAULTS:
@@ -63,6 +68,10 @@ class Net:
                 "and the other flags of a step do not apply; leave them out"
             )
         return found[1].census(cast("Path", target.path), target.text, request.progress)
+
+
+def _is_file(target: Target) -> bool:
+    return target.path is not None and target.path.is_file() and target.text not in BUILT_IN
 
 
 class _Worker(Protocol):
