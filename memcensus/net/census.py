@@ -47,13 +47,13 @@ def census(text: str, options: NetOptions, request: Request) -> Report:
         Unreadable: if the code is not there.
         ModelFailed: if it raises.
     """
-    plan, settings = plan_of(options), settings_here()
+    plan, settings, pipeline = plan_of(options), settings_here(), _pipeline(options)
     training, traced = traced_as(text, options, plan, request)
     on_gpu = None if plan.device is None else gpu.replay(traced, settings)
     root, timeline = _drawn(text, traced, on_gpu, plan, training.built)
     budget = budget_of(request, plan)
     peak, error = judged(traced, on_gpu, plan, budget, settings)
-    pipeline, batch = _pipeline(options), _batch_bytes(traced)
+    batch = _batch_bytes(traced)
     beside = pipeline.account(batch)
     if beside is not None and plan.device is None:  # with a GPU it lies elsewhere, on the host
         root, timeline = _with(root, timeline, beside)
@@ -141,8 +141,6 @@ def plan_of(options: NetOptions) -> Plan:
     Raises:
         UsageError: if an option makes no sense.
     """
-    if options.accumulate < 1:
-        raise UsageError(f"--accumulate {options.accumulate}: a step has at least one backward")
     return Plan(
         mode=options.mode,
         optimizer=options.optimizer,

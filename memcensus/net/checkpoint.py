@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING, cast
 from memcensus.errors import LONGEST, Unreadable, unreadable
 from memcensus.model import Absence, Account, Column, Evidence, Gap, Quantity, Report, Source, Table
 from memcensus.net import pickled
+from memcensus.net.accounts import Node
 from memcensus.net.pickled import Bounded, Call, Global, Mapping, Persistent, clean, shown
 from memcensus.text import printable
 
@@ -489,25 +490,9 @@ class _Taken:
         return end - start - held
 
 
-@dataclass(slots=True)
-class _Node:
-    """An account under construction."""
-
-    own: int = 0
-    borrowed: int = 0
-    wheres: list[str] = field(default_factory=list)
-    children: dict[str, _Node] = field(default_factory=dict)
-
-    def account(self, name: str) -> Account:
-        children = tuple(node.account(part) for part, node in self.children.items())
-        where = "; ".join(self.wheres[:4]) + ("; ..." if self.wheres[4:] else "")
-        source = Source(Evidence.MEASURED, where or "sum of its parts")
-        return Account(name, self.own, source, children, borrowed=self.borrowed)
-
-
 def _report(archive: _Archive) -> Report:
     tops, table = _placed(archive)
-    held = [node.account(name) for name, node in tops.items() if node.children]
+    held = [node.account(name, Evidence.MEASURED) for name, node in tops.items() if node.children]
     source = Source(Evidence.MEASURED, f"{archive.place}: size of the file")
     root = Account.explain(archive.place, archive.size, source, [*held, *archive.overheads])
     uses = zip(archive.uses, (row[5] for row in table.rows), strict=True)  # and bytes that it owns
@@ -522,20 +507,17 @@ def _report(archive: _Archive) -> Report:
     return Report("net", archive.place, root, tables=(table, imported), gaps=gaps)
 
 
-def _placed(archive: _Archive) -> tuple[dict[str, _Node], Table]:
+def _placed(archive: _Archive) -> tuple[dict[str, Node], Table]:
     """Give each byte of a storage to the first tensor over it; account for what none lies over."""
     taken, owned = defaultdict[str, _Taken](_Taken), Counter[str]()
-    tops = {"tensors": _Node(), "optimizer state": _Node()}
+    tops = {"tensors": Node(), "optimizer state": Node()}
     rows, sources = [], []
     for use in archive.uses:
         start, end, where = _bounds(use, archive)
         own = taken[use.storage].take(start, end) if use.storage is not None else 0
         owned[use.storage or ""] += own
-        node = tops["optimizer state" if use.optimizer else "tensors"]
-        for part in use.path:
-            node = node.children.setdefault(part, _Node())
-        node.own, node.borrowed = node.own + own, node.borrowed + end - start - own
-        node.wheres.append(where)
+        top = tops["optimizer state" if use.optimizer else "tensors"]
+        top.put(use.path, own, where, borrowed=end - start - own)
         shape, name = "x".join(map(str, use.shape)), ".".join(use.path)
         rows.append((name, use.dtype, shape, prod(use.shape), end - start, own, use.device))
         sources.append(Source(Evidence.MEASURED, where))

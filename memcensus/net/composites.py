@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _ATEN = torch.ops.aten
 _MEAN, _SUM = 1, 2  # at::Reduction
@@ -40,14 +40,22 @@ def as_for_real() -> Iterator[None]:
 
 
 @contextmanager
+def replaced(kernels: Mapping[str, Callable[..., object]]) -> Iterator[torch.library.Library]:
+    """Put ``kernels`` in the place of torch's own while entered: "dropout" -> what runs."""
+    with torch.library._scoped_library("aten", "IMPL") as library:  # noqa: SLF001  (the public class cannot be undone)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of kernels replaced, which is the purpose
+            for name, kernel in kernels.items():
+                for key in ("AutogradCPU", "CPU"):  # CPU: under inference_mode
+                    library.impl(name, kernel, key)
+        yield library
+
+
+@contextmanager
 def installed() -> Iterator[None]:
     """Put these in torch's place while entered."""
-    with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():  # noqa: SLF001  (the public class cannot be undone)
-        warnings.simplefilter("ignore")  # torch warns of kernels replaced, which is the purpose
-        for key in ("AutogradCPU", "CPU"):  # CPU: under inference_mode
-            library.impl("ctc_loss.IntList", _ctc_loss, key)
-        with as_for_real():
-            yield
+    with replaced({"ctc_loss.IntList": _ctc_loss}), as_for_real():
+        yield
 
 
 def _ctc_loss(  # noqa: PLR0913, PLR0917  (the operator's own arguments)

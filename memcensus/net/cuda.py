@@ -15,22 +15,22 @@ operators ("not linked with support for cuda devices", 2.13) and CUDA builds the
 ("hasPrimaryContext expects a valid device index", 2.14.1).
 
 Not covered: branches of the user's code on ``tensor.is_cuda``, custom CUDA operators, cuDNN's
-recurrent layers and the fused GRU cell (they run as the CPU's), and cuDNN's attention, whose memory
-is flash's.
+recurrent layers (they run as the CPU's, and are a gap, see ``unknown``) and the fused GRU cell, and
+cuDNN's attention, whose memory is flash's.
 """
 
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import linear, pad
 from torch.overrides import TorchFunctionMode
 
-from memcensus.net import autocast
+from memcensus.net import autocast, composites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,17 +47,12 @@ _HALVES = (torch.float16, torch.bfloat16)
 def kernels(device: Device) -> Iterator[None]:
     """Take CUDA's decisions while entered, as for a GPU like ``device``."""
     cache = autocast.Cache()
-    with ExitStack() as stack:
-        library = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))  # noqa: SLF001  (the public class cannot be undone)
+    with composites.replaced(_replacements(device)) as library:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of kernels replaced, which is the purpose
-            for name, kernel in _replacements(device).items():
-                for key in ("AutogradCPU", "CPU"):  # CPU: under inference_mode
-                    library.impl(name, kernel, key)
+            warnings.simplefilter("ignore")  # as there
             autocast.install(library, cache)
-        stack.enter_context(autocast.as_cuda(cache))
-        stack.enter_context(named("cpu"))
-        yield
+        with autocast.as_cuda(cache), named("cpu"):
+            yield
 
 
 def named(device: str) -> TorchFunctionMode:
@@ -77,12 +72,11 @@ def _replacements(device: Device) -> dict[str, Callable[..., object]]:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        choice = attention_kernel(
+        kernel = attention_kernel(
             device.capability, query, key, value, attn_mask, enable_gqa=enable_gqa
         )
-        return _ATTENTION[choice](
-            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-        )
+        asked = _Attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return _ATTENTION[kernel](asked)
 
     return {
         "dropout": _dropout,
@@ -166,48 +160,45 @@ def attention_kernel(
     return "math"
 
 
-def _flash(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    _mask: torch.Tensor | None,
-    dropout_p: float,
-    is_causal: bool,  # noqa: FBT001  (the operator's own arguments)
-    scale: float | None,
-    _enable_gqa: bool,  # noqa: FBT001  (as above)
-) -> torch.Tensor:
+class _Attention(NamedTuple):
+    """The arguments of scaled-dot-product attention."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    dropout: float
+    causal: bool
+    scale: float | None
+    grouped: bool  # fewer heads of keys than of queries
+
+
+def _flash(asked: _Attention) -> torch.Tensor:
     """Attend with flash, heads padded to a multiple of 8 (attention.cpp, ``pad_last_dim``)."""
-    head = query.shape[-1]
+    head, scale = asked.query.shape[-1], asked.scale
+    tensors = [asked.query, asked.key, asked.value]
     missing = -head % 8
     if missing:
         scale = head**-0.5 if scale is None else scale
-        query, key, value = (pad(t, (0, missing)) for t in (query, key, value))
+        tensors = [pad(tensor, (0, missing)) for tensor in tensors]
     out: torch.Tensor = _ATEN._scaled_dot_product_flash_attention.default(  # noqa: SLF001  (torch's name)
-        query, key, value, dropout_p, is_causal, scale=scale
+        *tensors, asked.dropout, asked.causal, scale=scale
     )[0]
     return out[..., :head] if missing else out
 
 
-def _efficient(  # noqa: PLR0913, PLR0917  (the operator's own arguments)
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout_p: float,
-    is_causal: bool,  # noqa: FBT001  (the operator's own arguments)
-    scale: float | None,
-    _enable_gqa: bool,  # noqa: FBT001  (as above)
-) -> torch.Tensor:
+def _efficient(asked: _Attention) -> torch.Tensor:
     """Attend with the memory-efficient kernel; a mask becomes an additive one, padded to 16."""
+    mask, tensors = asked.mask, (asked.query, asked.key, asked.value)
     if mask is not None and mask.dtype is torch.bool:
-        zero = torch.zeros((), dtype=query.dtype)
+        zero = torch.zeros((), dtype=asked.query.dtype)
         mask = torch.where(mask.logical_not(), float("-inf"), zero)
     if mask is not None:
-        mask = _aligned(mask).expand(*query.shape[:2], query.shape[2], key.shape[2])
-    tensors = (query, key, value)
+        shape = (*asked.query.shape[:3], asked.key.shape[2])
+        mask = _aligned(mask).expand(shape)
     keep_sums = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     out: torch.Tensor = _ATEN._scaled_dot_product_efficient_attention.default(  # noqa: SLF001  (torch's name)
-        *tensors, mask, keep_sums, dropout_p, is_causal, scale=scale
+        *tensors, mask, keep_sums, asked.dropout, asked.causal, scale=asked.scale
     )[0]
     return out
 
@@ -219,23 +210,14 @@ def _aligned(mask: torch.Tensor) -> torch.Tensor:
     return pad(mask, (0, missing))[..., :length] if missing else mask
 
 
-def _math(  # noqa: PLR0913, PLR0917  (the operator's own arguments)
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout_p: float,
-    is_causal: bool,  # noqa: FBT001  (the operator's own arguments)
-    scale: float | None,
-    enable_gqa: bool,  # noqa: FBT001  (as above)
-) -> torch.Tensor:
+def _math(asked: _Attention) -> torch.Tensor:
     out: torch.Tensor = _ATEN._scaled_dot_product_attention_math.default(  # noqa: SLF001  (torch's name)
-        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        *asked[:6], None, scale=asked.scale, enable_gqa=asked.grouped
     )[0]
     return out
 
 
-_ATTENTION: dict[str, Callable[..., torch.Tensor]] = {
+_ATTENTION: dict[str, Callable[[_Attention], torch.Tensor]] = {
     "flash": _flash,
     "efficient": _efficient,
     "math": _math,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memcensus import units
 from memcensus.model import Absence, Gap
 from memcensus.net.reads import PATIENCE
-from memcensus.net.unknown import COMPILED
+from memcensus.net.unknown import COMPILED, RECURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,14 +27,13 @@ def of_step(traced: Trace, plan: Plan, settings: Settings, error: int) -> tuple[
 def _unknown(traced: Trace) -> Iterator[Gap]:
     """Yield a gap for each operator whose memory is assumed, by its name."""
     for op in sorted(traced.unknown):
-        why = (
-            "traced as if it were not compiled; the compiler may save other tensors"
-            if op == COMPILED
-            else "no shape tells what it holds; the largest it can return is counted, or for an "
-            "operator of your own its arguments and results once more"
+        why = _OTHERWISE.get(
+            op,
+            "no shape tells what it holds; the largest it can return is counted, or for an "
+            "operator of your own its arguments and results once more",
         )
         yield Gap(
-            f"the operator {op}" if op != COMPILED else op,
+            op if op in _OTHERWISE else f"the operator {op}",
             Absence.UNSUPPORTED,
             f"{why}; in all {units.size(traced.doubt)} are in doubt, and a verdict allows for them",
         )
@@ -62,6 +61,13 @@ def _branch(branch: Branch) -> Gap:
         f"{''.join(f', {text}' for text in tried)}{loop}; --read {branch.place}=VALUE tells"
     )
     return Gap(what, Absence.UNSUPPORTED, why)
+
+
+_OTHERWISE = {
+    COMPILED: "traced as if it were not compiled; the compiler may save other tensors",
+    RECURRENT: "traced as a CPU runs them; cuDNN saves a reserve of its own instead",
+}
+"""What is traced in another way than it runs -> how."""
 
 
 def _without_storage(traced: Trace) -> Iterator[Gap]:

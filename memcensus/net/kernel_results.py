@@ -1,7 +1,7 @@
 """What kernels return for real, where torch's fake ones return something smaller.
 
 Found by running the samples that torch tests its operators with, real beside fake
-(tests/net/test_kernel_results.py): of 618 operators, these.
+(tests/net/test_kernel_results.py): of some 600 operators, these.
 
 - A loss of one number is worked out in a tensor of all elements, which is then resized to the one
   and keeps its storage (native/Loss.cpp: ``mse_loss``, ``smooth_l1_loss``, ``soft_margin_loss``,
@@ -11,7 +11,6 @@ Found by running the samples that torch tests its operators with, real beside fa
   ``make_offset2bag_out``, ``make_bag_size_out``, ``is_fast_path``).
 - oneDNN's LSTM layer keeps a workspace for the backward, whose fake is empty; and its backward
   returns gradients of the weights as float32 whatever they are (native/mkldnn/RNN.cpp).
-
 - A norm of 16-bit numbers with float32 weights keeps its statistics as float32 (native/
   mixed_data_type.h), and on a GPU layer and batch norms of 16-bit numbers do so in any case
   (native/cuda/layer_norm_kernel.cu, Normalization.cuh: ``acc_type``); the gradient of a group
@@ -25,7 +24,7 @@ Not covered: ``_sparse_mm_reduce_impl``, whose tensors are sparse in a layout th
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
 from math import prod
 from typing import TYPE_CHECKING, cast
@@ -34,45 +33,34 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-_GROUPED = "aten._grouped_mm"
+    from memcensus.net.call import Call
+
 _ALIGNED = 16  # bytes, to which the rows of a grouped product are padded
 _PAGE = 4096
 _LINE = 64
 _FLOAT = 4
 
 
-def run(
-    func: torch._ops.OpOverload,
-    op: str,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    *,
-    on_gpu: bool = False,
-) -> object:
-    """Return what ``func``, called ``op``, returns for these fakes, as large as for real ones."""
-    if op == _GROUPED:
-        return _grouped_product(func, args, kwargs)
-    result: object = func(*args, **kwargs)
-    if op in _NORMS:
-        return _norm(result, args, wide=on_gpu and op in _WIDE_ON_GPU)
-    corrected = _CORRECTED.get(op)
-    return result if corrected is None else corrected(result, args, kwargs)
+def run(call: Call, *, on_gpu: bool = False) -> object:
+    """Return what the operator returns for fakes, as large as for real tensors."""
+    if call.op == "aten._grouped_mm":
+        return _grouped_product(call)
+    corrected = (on_gpu and _ON_GPU.get(call.op)) or _CORRECTED.get(call.op)
+    result = call.run()
+    return corrected(result, call.args) if corrected else result
 
 
-def _grouped_product(
-    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> object:
-    left, right = cast("tuple[torch.Tensor, torch.Tensor]", args[:2])
+def _grouped_product(call: Call) -> object:
+    left, right = call.taken[:2]
     if left.dtype is torch.bfloat16 or left.dtype is not right.dtype:
-        return func(*args, **kwargs)
-    given = args[2] if len(args) > 2 else kwargs.get("offs")
-    offsets = cast("torch.Tensor | None", given)
+        return call.run()
+    offsets = call.taken[2] if len(call.taken) > 2 else None  # a bias is not supported by torch
     flat = left.dim() == right.dim() == 2
     groups = () if left.dim() != right.dim() else (left if offsets is None else offsets).shape[:1]
     if offsets is None and flat:
-        return func(*args, **kwargs)
+        return call.run()
     rows, columns = left.shape[-2], right.shape[-1]
     padded = -(-columns // (_ALIGNED // left.element_size())) * (_ALIGNED // left.element_size())
     strides = (rows * padded, padded, 1)[-2 - len(groups) :]
@@ -128,17 +116,13 @@ def _real_workspace(steps: int, samples: int, inputs: int, hidden: int) -> int:
     return int(returned[3].nbytes)
 
 
-def _loss(broadcast: int) -> Callable[[object, tuple[object, ...], Mapping[str, object]], object]:
-    """Return a correction for a loss of ``broadcast`` tensors that it is worked out over."""
-
-    def corrected(result: object, args: tuple[object, ...], _named: Mapping[str, object]) -> object:
-        tensors = [a for a in args[:broadcast] if isinstance(a, torch.Tensor)]
-        numbers = prod(max(sizes) for sizes in _aligned(tensors))
-        if not isinstance(result, torch.Tensor) or result.dim() or not numbers:
-            return result
-        return result.new_empty(numbers).as_strided((), ())
-
-    return corrected
+def _loss(result: object, args: tuple[object, ...], *, over: int) -> object:
+    """Correct a loss that is worked out over the first ``over`` arguments together."""
+    tensors = [a for a in args[:over] if isinstance(a, torch.Tensor)]
+    numbers = prod(max(sizes) for sizes in _aligned(tensors))
+    if not isinstance(result, torch.Tensor) or result.dim() or not numbers:
+        return result
+    return result.new_empty(numbers).as_strided((), ())
 
 
 def _aligned(tensors: list[torch.Tensor]) -> Iterator[tuple[int, ...]]:
@@ -146,9 +130,7 @@ def _aligned(tensors: list[torch.Tensor]) -> Iterator[tuple[int, ...]]:
     return zip_longest(*(reversed(tensor.shape) for tensor in tensors), fillvalue=1)
 
 
-def _embedding_bag(
-    result: object, args: tuple[object, ...], _kwargs: Mapping[str, object]
-) -> object:
+def _embedding_bag(result: object, args: tuple[object, ...]) -> object:
     output, bags, sizes, most = cast("tuple[torch.Tensor, ...]", result)
     given = (*args, *_BAG_DEFAULTS[len(args) :])
     weight, offsets = cast("torch.Tensor", given[0]), cast("torch.Tensor", given[2])
@@ -173,11 +155,7 @@ _SUM_OF_BAG = 0
 _BAG_DEFAULTS = (None, None, None, False, 0, False, None, False, -1)
 
 
-_NORMS = frozenset(f"aten.native_{kind}_norm" for kind in ("batch", "layer", "group"))
-_WIDE_ON_GPU = frozenset({"aten.native_batch_norm", "aten.native_layer_norm"})
-
-
-def _norm(result: object, args: tuple[object, ...], *, wide: bool) -> object:
+def _norm(result: object, args: tuple[object, ...], *, wide: bool = False) -> object:
     output, *statistics = cast("tuple[torch.Tensor, ...]", result)
     kinds = {value.dtype for value in args if isinstance(value, torch.Tensor)}
     if wide or (torch.float32 in kinds and len(kinds) > 1):
@@ -186,16 +164,14 @@ def _norm(result: object, args: tuple[object, ...], *, wide: bool) -> object:
     return output, *statistics
 
 
-def _group_norm_backward(
-    result: object, args: tuple[object, ...], _kwargs: Mapping[str, object]
-) -> object:
+def _group_norm_backward(result: object, args: tuple[object, ...]) -> object:
     of_input, *others = cast("tuple[torch.Tensor | None, ...]", result)
     if of_input is not None:
         of_input = of_input.to(cast("torch.Tensor", args[1]).dtype)
     return of_input, *others
 
 
-def _lstm(result: object, args: tuple[object, ...], _kwargs: Mapping[str, object]) -> object:
+def _lstm(result: object, args: tuple[object, ...]) -> object:
     output, hidden, cell, _ = cast("tuple[torch.Tensor, ...]", result)
     given = cast("torch.Tensor", args[0])
     steps, samples, inputs = given.shape  # in this order whatever ``batch_first`` says
@@ -206,23 +182,29 @@ def _lstm(result: object, args: tuple[object, ...], _kwargs: Mapping[str, object
     return output, hidden, cell, workspace
 
 
-def _lstm_backward(
-    result: object, _args: tuple[object, ...], _kwargs: Mapping[str, object]
-) -> object:
+def _lstm_backward(result: object, _args: tuple[object, ...]) -> object:
     return tuple(
         torch.empty_like(t, dtype=torch.float32) if isinstance(t, torch.Tensor) else t
         for t in cast("tuple[object, ...]", result)
     )
 
 
-_CORRECTED: dict[str, Callable[[object, tuple[object, ...], Mapping[str, object]], object]] = {
-    "aten.mse_loss": _loss(2),
-    "aten.smooth_l1_loss": _loss(2),
-    "aten.soft_margin_loss": _loss(1),
-    "aten.binary_cross_entropy": _loss(1),
+_CORRECTED: dict[str, Callable[[object, tuple[object, ...]], object]] = {
+    "aten.mse_loss": partial(_loss, over=2),
+    "aten.smooth_l1_loss": partial(_loss, over=2),
+    "aten.soft_margin_loss": partial(_loss, over=1),
+    "aten.binary_cross_entropy": partial(_loss, over=1),
     "aten._embedding_bag": _embedding_bag,
+    "aten.native_batch_norm": _norm,
+    "aten.native_layer_norm": _norm,
+    "aten.native_group_norm": _norm,
     "aten.native_group_norm_backward": _group_norm_backward,
     "aten.mkldnn_rnn_layer": _lstm,
     "aten.mkldnn_rnn_layer_backward": _lstm_backward,
 }
-"""Operator -> what makes its real result from the fake one, the arguments and the named ones."""
+"""Operator -> what makes its real result from the fake one and the arguments."""
+_ON_GPU: dict[str, Callable[[object, tuple[object, ...]], object]] = {
+    "aten.native_batch_norm": partial(_norm, wide=True),
+    "aten.native_layer_norm": partial(_norm, wide=True),
+}
+"""The same where a GPU's kernel differs from the CPU's."""

@@ -10,7 +10,6 @@ Not covered: floats, and buffers of a network that was built on the meta device.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,8 +18,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from memcensus.net.call import tensors_in
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, MutableMapping, Sequence
+
+    from memcensus.net.call import Call
 
 MOST = 1 << 16
 """Numbers in one tensor that are computed."""
@@ -31,17 +34,6 @@ _LIKE = frozenset(
     for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 )
 """Operators whose numbers do not hang on those of their first argument."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operator and what it is called with."""
-
-    func: torch._ops.OpOverload
-    op: str  # without its overload
-    args: tuple[object, ...]
-    kwargs: Mapping[str, object]
-    taken: Sequence[torch.Tensor]  # the tensors among them
 
 
 class Known:
@@ -57,17 +49,16 @@ class Known:
             return tensor if _few(tensor) and tensor.device.type == "cpu" else None
         return self._twins.get(tensor)
 
-    def learn(self, call: Call, result: object) -> None:
-        """Compute the twins of ``result``, if all that it is made of is known."""
-        given = list(_tensors((result,)))
+    def learn(self, call: Call, given: Sequence[torch.Tensor]) -> None:
+        """Compute the twins of the results ``given``, if all that they are made of is known."""
         if not given or not all(map(_few, given)):
             return
         real = self.compute(call)
         if real is not None:
-            for fake, twin in zip(given, _tensors((real,)), strict=True):
+            for fake, twin in zip(given, tensors_in((real,)), strict=True):
                 if isinstance(fake, FakeTensor):
                     self._twins[fake] = twin
-        elif call.func._schema.is_mutable:  # noqa: SLF001  (torch's name)
+        elif call.changes:
             self._forget(call.taken)
 
     def compute(self, call: Call) -> object:
@@ -88,7 +79,7 @@ class Known:
             return True
         if not call.taken or torch.Tag.nondeterministic_seeded in call.func.tags:
             return False
-        if call.func._schema.is_mutable and not all(isinstance(t, FakeTensor) for t in call.taken):  # noqa: SLF001  (torch's name)
+        if call.changes and not all(isinstance(t, FakeTensor) for t in call.taken):
             return False  # torch itself changes what the code holds for real
         return all(_few(t) and self.of(t) is not None for t in call.taken)
 
@@ -117,11 +108,3 @@ def _whole(tensor: torch.Tensor) -> bool:
 
 def _few(tensor: torch.Tensor) -> bool:
     return _whole(tensor) and tensor.numel() <= MOST
-
-
-def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)

@@ -18,13 +18,15 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from memcensus.net.call import Call
+
     Known: TypeAlias = Callable[[torch.Tensor], float]
-    Rule: TypeAlias = Callable[["Call"], float]
+    Rule: TypeAlias = Callable[["Bounded"], float]
 
 UNTOLD = inf
 
 
-class Call(NamedTuple):
+class Bounded(NamedTuple):
     """A call of an operator, its first result, and what is known of the values of its tensors."""
 
     args: tuple[object, ...]
@@ -48,14 +50,15 @@ class Call(NamedTuple):
 
     def times(self) -> int:
         """Return how many numbers of the first argument go into one of the result."""
-        return max(1, self._first().numel() // max(1, self.result.numel()))
+        return max(1, self.first().numel() // max(1, self.result.numel()))
 
-    def _first(self) -> torch.Tensor:
+    def first(self) -> torch.Tensor:
+        """Return the first argument, a tensor."""
         return cast("torch.Tensor", self.args[0])
 
     def longest(self) -> int:
         """Return the largest dimension of the first argument."""
-        return max(self._first().shape, default=1)
+        return max(self.first().shape, default=1)
 
     def _largest(self, value: object) -> float:
         if isinstance(value, torch.Tensor):
@@ -63,49 +66,49 @@ class Call(NamedTuple):
         return float(value) if isinstance(value, (bool, int, float)) else UNTOLD
 
 
-def largest(op: str, call: Call) -> float:
-    """Return the largest value in the first result of ``op``, ``UNTOLD`` if nothing tells."""
-    rule = RULES.get(op) or RULES.get(op.removesuffix("_"))
+def largest(call: Call, result: torch.Tensor, known: Known) -> float:
+    """Return the largest value in the first ``result`` of a call, ``UNTOLD`` if nothing tells."""
+    rule = RULES.get(call.op) or RULES.get(call.op.removesuffix("_"))
     if rule is None:
-        return 1 if call.result.dtype is torch.bool else UNTOLD
-    bound = rule(call)
+        return 1 if result.dtype is torch.bool else UNTOLD
+    bound = rule(Bounded(call.args, call.kwargs, result, known))
     return UNTOLD if isnan(bound) else bound  # nothing times something untold
 
 
-def _quotient(call: Call) -> float:
+def _quotient(call: Bounded) -> float:
     divisor = call.number(1)
     return call.of(0) / divisor if 0 < divisor < inf else call.of(0)
 
 
-def _sum(call: Call) -> float:
+def _sum(call: Bounded) -> float:
     return call.of(0) * call.times()
 
 
-def _running_sum(call: Call) -> float:
+def _running_sum(call: Bounded) -> float:
     return call.of(0) * call.longest()
 
 
-def _added(call: Call) -> float:
+def _added(call: Bounded) -> float:
     alpha = call.kwargs.get("alpha", 1)
     return call.of(0) + call.of(1) * (float(alpha) if isinstance(alpha, (int, float)) else inf)
 
 
-def _clamped(call: Call) -> float:
+def _clamped(call: Bounded) -> float:
     lower, upper = call.number(1, "min"), call.number(2, "max")
     return min(max(call.of(0), lower if lower < inf else 0), upper)
 
 
-def _end(call: Call) -> float:
+def _end(call: Bounded) -> float:
     """Bound ``arange``: one number is its end, of two the second is."""
     return (call.number(1) if len(call.args) > 1 else call.number(0)) - 1
 
 
-def _index(call: Call) -> float:
+def _index(call: Bounded) -> float:
     return call.longest() - 1
 
 
-def _flat_index(call: Call) -> float:
-    return prod(call._first().shape) - 1  # noqa: SLF001  (a part of the call)
+def _flat_index(call: Bounded) -> float:
+    return prod(call.first().shape) - 1
 
 
 RULES: dict[str, Rule] = {
@@ -163,7 +166,7 @@ RULES: dict[str, Rule] = {
     "aten.where": lambda call: max(call.of(1), call.of(2)),
     "aten.masked_fill": lambda call: max(call.of(0), call.of(2)),
     "aten.scatter_": lambda call: max(call.of(0), call.of(3)),
-    "aten.cat": Call.all,
-    "aten.stack": Call.all,
+    "aten.cat": Bounded.all,
+    "aten.stack": Bounded.all,
 }
 """Operator -> the largest value in its first result."""

@@ -7,11 +7,11 @@ checked against the running counter, which was kept apart from them.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from memcensus.model import Account, Clock, Evidence, Quantity, Series, Source, Timeline
+from memcensus.net.accounts import Node
 from memcensus.net.block import Kind
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from memcensus.model import Path
     from memcensus.net.block import Block, Trace
 
-_MOST_FORMULAS = 4  # in the source of an account that several blocks make up
 MOST_TIMES = 4096
 """Points of a timeline; longer steps are drawn at every n-th operator, the peak and the marks."""
 
@@ -33,27 +32,6 @@ MEANINGS = {
     Kind.INPUTS: "the batch, and the target of the loss",
     Kind.BUFFERS: "running statistics, and other tensors that the code keeps",
 }
-
-
-@dataclass(slots=True)
-class _Node:
-    """An account under construction."""
-
-    own: int = 0
-    borrowed: int = 0
-    formulas: list[str] = field(default_factory=list)
-    children: dict[str, _Node] = field(default_factory=dict)
-
-    def at(self, path: Path) -> _Node:
-        node = self
-        for name in path:
-            node = node.children.setdefault(name, _Node())
-        return node
-
-    def account(self, name: str, source: Source | None = None) -> Account:
-        children = tuple(node.account(part) for part, node in self.children.items())
-        own_source = source or Source(Evidence.COMPUTED, _joined(self.formulas))
-        return Account(name, self.own, own_source, children, borrowed=self.borrowed)
 
 
 def tree(name: str, trace: Trace, built: str) -> Account:
@@ -79,11 +57,15 @@ def tree(name: str, trace: Trace, built: str) -> Account:
 
 def kinds(trace: Trace, built: str) -> list[Account]:
     """Return one account for each kind that holds tensors at the peak."""
-    nodes = {kind: _Node() for kind in Kind}
+    nodes = {kind: Node() for kind in Kind}
     for block in trace.blocks:
         _place(nodes[block.kind], block, trace.peak.time)
     accounts = (
-        node.account(kind.value, Source(Evidence.COMPUTED, _how(kind, built), MEANINGS[kind]))
+        node.account(
+            kind.value,
+            Evidence.COMPUTED,
+            Source(Evidence.COMPUTED, _how(kind, built), MEANINGS[kind]),
+        )
         for kind, node in nodes.items()
     )
     return [account for account in accounts if _holds(account)]
@@ -110,27 +92,15 @@ def kinds_over_time(name: str, trace: Trace) -> Iterator[Series]:
     yield from (each for each in series if any(each.sizes))
 
 
-def _place(kind: _Node, block: Block, time: int) -> None:
+def _place(kind: Node, block: Block, time: int) -> None:
     size = block.at(time)
     if not size:
         return
     made = block.made
-    node = kind.at((*made.path, made.what))
-    node.own += size
-    node.formulas.append(f"{made.formula(size)} of {made.what}")
+    path = (*made.path, made.what)
+    kind.put(path, size, f"{made.formula(size)} of {made.what}")
     for borrower in block.borrowers:
-        lent = kind.at(borrower)
-        lent.borrowed += size
-        lent.formulas.append(f"tied to {'.'.join((*made.path, made.what))}")
-
-
-def _joined(formulas: list[str]) -> str:
-    if not formulas:
-        return "sum of its parts"
-    distinct = {text: formulas.count(text) for text in dict.fromkeys(formulas)}
-    shown = [text if n == 1 else f"{n} x ({text})" for text, n in distinct.items()]
-    rest = len(shown) - _MOST_FORMULAS
-    return " + ".join(shown[:_MOST_FORMULAS]) + (f" + {rest} more" if rest > 0 else "")
+        kind.put(borrower, 0, f"tied to {'.'.join(path)}", borrowed=size)
 
 
 def _how(kind: Kind, built: str) -> str:

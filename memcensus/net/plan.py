@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from memcensus.errors import UsageError
+
 if TYPE_CHECKING:
     from memcensus.net.device import Device
 
@@ -22,7 +24,7 @@ class Plan:
     """One way around.
 
     Raises:
-        ValueError: if ``accumulate`` is below 1.
+        UsageError: if ``accumulate`` is below 1.
     """
 
     mode: Mode = "train"
@@ -37,4 +39,6 @@ class Plan:
     def __post_init__(self) -> None:
         """Check the count."""
         if self.accumulate < 1:
-            raise ValueError(f"accumulate={self.accumulate}; a step has at least one backward")
+            raise UsageError(
+                f"--accumulate {self.accumulate}: a step has at least one backward; take 1 or more"
+            )

@@ -40,6 +40,7 @@ from memcensus.model import (
     Table,
     Timeline,
 )
+from memcensus.net.accounts import Node
 from memcensus.text import printable
 
 if TYPE_CHECKING:
@@ -466,18 +467,10 @@ def _tree(place: str, changes: list[_Change], peak: int, counted: Source, total:
             f"counter says {total:,} B",
         )
     where = f"{place}: blocks allocated until the peak and not freed"
-    parts = _accounts(held, Source(Evidence.MEASURED, where))
-    return Account.explain(place, total, counted, parts)
-
-
-def _accounts(held: dict[Owner, int], source: Source) -> Iterator[Account]:
-    """Yield the owners whose names are first in ``held``, with the others inside them."""
-    inside = defaultdict[str, dict[tuple[str, ...], int]](dict)
+    whole = Node()
     for owner, size in held.items():
-        inside[owner[0]][owner[1:]] = size
-    for name, below in inside.items():
-        own = below.pop((), 0)
-        yield Account(name, own, source, tuple(_accounts(below, source)))
+        whole.put(owner, size, where)
+    return Account.explain(place, total, counted, whole.accounts(Evidence.MEASURED))
 
 
 def _timeline(place: str, changes: list[_Change], peak: int) -> Timeline:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from memcensus.net.call import tensors_in
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -50,17 +52,9 @@ def _kept(node: Node, names: tuple[str, ...]) -> Iterator[tuple[Node, str, torch
         saved: object = None
         with suppress(RuntimeError):  # it was overwritten in place: the backward will tell
             saved = getattr(node, f"_saved_{name}", None)
-        for tensor in _tensors(saved):
+        for tensor in tensors_in((saved,)):
             yield node, name, tensor
     if hasattr(node, "saved_tensors"):
         for at, tensor in enumerate(node.saved_tensors):
             if isinstance(tensor, torch.Tensor):
                 yield node, str(at), tensor
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _tensors(part)

@@ -29,6 +29,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memcensus.net.call import Call
+
 FLOOR = 16 * 1024**2
 """Bytes allowed at least."""
 PERCENT = 2
@@ -41,24 +43,22 @@ _DILATION = {"aten.convolution": 5, "aten.convolution_backward": 6}
 _ACCUMULATOR = 4  # bytes of the float32 that oneDNN adds half types up in
 
 
-def allowance(op: str, tensors: Sequence[torch.Tensor], args: Sequence[object]) -> int:
-    """Return the bytes that the operator ``op`` on ``tensors``, arguments then results, may hold.
-
-    ``tensors`` of "aten.convolution" start with input, weight; those of its backward with the
-    gradient of the output, input, weight. ``args`` are all its arguments.
-    """
+def allowance(call: Call, given: Sequence[torch.Tensor]) -> int:
+    """Return the bytes that the operator may hold that was called so and gave these results."""
+    op, tensors = call.op, (*call.taken, *given)
     if op in _RECURRENT:
         return _RECURRENT_COPIES * sum(t.numel() * t.element_size() for t in tensors)
     if op not in _DILATION:
         return 0
     copies = sum(t.numel() * max(t.element_size(), _ACCUMULATOR) for t in tensors)
     backward = op.endswith("backward")
+    # of (input, weight, ...), of the backward (gradient of the output, input, weight, ...)
     weight, output = (tensors[2], tensors[0]) if backward else (tensors[1], tensors[-1])
     onednn = torch._C._get_mkldnn_enabled() and weight.dtype is not torch.float64  # noqa: SLF001  (no public getter)
     size = max(weight.element_size(), _ACCUMULATOR if onednn else 0)
     columns = prod(output.shape[2:]) * prod(weight.shape[1:]) * size  # of one image
     if onednn and weight.dim() < 5:
-        dilated = set(cast("list[int]", args[_DILATION[op]])) != {1}
+        dilated = set(cast("list[int]", call.args[_DILATION[op]])) != {1}
         return copies + columns * dilated * min(torch.get_num_threads(), output.shape[0])
     return copies + columns * output.shape[0] * (2 if backward else 1)
 

@@ -18,6 +18,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from memcensus.net.call import Call
+
 _EMPTY = frozenset({"aten.zeros_like", "aten.empty_like", "aten.new_empty", "aten.new_zeros"})
 """Operators whose sparse results hold nothing for real either."""
 _RIGHT = frozenset({"aten._sparse_coo_tensor_with_dims_and_tensors", "aten.detach", "aten.alias"})
@@ -36,12 +38,12 @@ def is_bound(op: str) -> bool:
     return op in _FALL_TOGETHER
 
 
-def run(op: str, taken: Sequence[torch.Tensor], call: Callable[[], object]) -> object:
-    """Return what ``op`` returns: ``call`` runs it, as far as it can run on fakes."""
-    sparse = [tensor for tensor in taken if tensor.layout is torch.sparse_coo]
-    if op == _ADD_IN_PLACE and sparse:
-        return _added(taken[0], sparse)  # the kernel would look at the indices
-    return _corrected(call(), op, taken)
+def run(call: Call, kernel: Callable[[Call], object]) -> object:
+    """Return what the operator returns: ``kernel`` runs it, as far as it can run on fakes."""
+    sparse = [tensor for tensor in call.taken if tensor.layout is torch.sparse_coo]
+    if call.op == _ADD_IN_PLACE and sparse:
+        return _added(call.taken[0], sparse)  # the kernel would look at the indices
+    return _corrected(kernel(call), call.op, call.taken)
 
 
 def _added(to: torch.Tensor, sparse: Sequence[torch.Tensor]) -> torch.Tensor:

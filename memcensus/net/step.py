@@ -39,7 +39,7 @@ from memcensus.net.model_code import ModelCode
 from memcensus.net.optimizers import optimizer
 from memcensus.net.reads import Reads
 from memcensus.net.trace import Tracker
-from memcensus.net.unknown import COMPILED, compiled
+from memcensus.net.unknown import untold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,7 +71,6 @@ def trace(training: Training, plan: Plan, progress: Progress, reads: Reads | Non
 
 
 def _traced(training: Training, plan: Plan, progress: Progress, reads: Reads) -> Trace:
-    logging.getLogger(FakeTensorMode.__module__).disabled = True  # it logs errors that we tell
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = Fakes(mode, None if plan.dtype is None else getattr(torch, plan.dtype))
     around = _Step(training, plan, fakes, mode)
@@ -96,7 +95,7 @@ def _second(around: _Step, tracker: Tracker, progress: Progress) -> Trace:
     progress(around.name, 2, 2, "pass")
     storages = tracker.storages
     blocks, marks = storages.blocks(), tuple(tracker.marks)
-    saved = _saved(blocks, marks) if around.compiled else 0  # the compiler may save other tensors
+    saved = _saved(blocks, marks) if around.untold else 0  # something else may be saved
     return Trace(
         first=first,
         first_ops=first_ops,
@@ -108,7 +107,7 @@ def _second(around: _Step, tracker: Tracker, progress: Progress) -> Trace:
         bound=tracker.bound,
         kept=storages.kept_peak(kept),
         unseen=frozenset(storages.unseen),
-        unknown=frozenset(tracker.unknown) | around.compiled,
+        unknown=frozenset(tracker.unknown) | around.untold,
         doubt=tracker.doubt + saved,
         libraries=frozenset(tracker.libraries),
         results=tracker.results,
@@ -134,7 +133,7 @@ class _Step:
         self._plan = plan
         self._mode = mode
         self._optimizer: torch.optim.Optimizer | None = None
-        self.compiled = frozenset({COMPILED} if compiled(self.module) else ())
+        self.untold = untold(self.module, on_gpu=plan.device is not None)
         fakes.module(self.module)
         self.module.train(plan.mode == "train")
         self._arguments = [fakes.value(value, "an input") for value in training.arguments or ()]

@@ -10,6 +10,7 @@ torch/utils/_python_dispatch.py.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,8 +24,9 @@ from torch.utils._pytree import tree_map_only
 
 from memcensus.net import kernel_results, known, sparse
 from memcensus.net.block import OPTIMIZER, Event, Kind, Peak, Phase
+from memcensus.net.call import Call, tensors_in
 from memcensus.net.callers import NOWHERE, Callers
-from memcensus.net.largest import UNTOLD, Call, largest
+from memcensus.net.largest import UNTOLD, largest
 from memcensus.net.saved import savers
 from memcensus.net.scratch import allowance
 from memcensus.net.storages import PASSING, Storages, made
@@ -32,7 +34,7 @@ from memcensus.net.unknown import is_custom, is_untold
 from memcensus.net.unknown import largest as largest_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
@@ -181,72 +183,62 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
             with self:  # under a gradient autograd takes it apart before it comes here
                 return func.decompose(*args, **named)
         self.callers.note_nodes()
-        path, op = self.callers.here(), _name(func)
-        taken = list(_tensors((*args, *named.values())))
-        for tensor in taken:
+        path, call = self.callers.here(), Call.of(func, args, named)
+        for tensor in call.taken:
             self._meet(tensor, path)
         if func is _READ_BACK and self.callers.phase is Phase.OPTIMIZER:
             return 1.0  # torch.optim scales by it; no size hangs on it
-        call = known.Call(func, op, args, named, taken)
         result = self._run(call)
-        self._known.learn(call, result)
-        given = list(_tensors((result,)))
-        self._count(op, args, given)
-        if given:
-            self._learn(func, op, Call(args, named, given[0], self._values))
-        if self._bounds:
-            self._assume(taken, given)
+        given = list(tensors_in((result,)))
+        self._count(call, given)
+        self._learn(call, given)
         if is_custom(func):
-            self.unknown.add(op)
-            beside = sum(self._bytes(t) for t in (*taken, *given))
+            self.unknown.add(call.op)
+            beside = sum(self._bytes(t) for t in (*call.taken, *given))
             self.doubt = max(self.doubt, self.storages.assumed + beside)
-        if self._device is not None and op in _MULTIPLIES:
+        if self._device is not None and call.op in _MULTIPLIES:
             self._keep_workspace(self._device.workspace)
         live = self.storages.live
-        self.bound = max(self.bound, live + allowance(op, (*taken, *given), args))
+        self.bound = max(self.bound, live + allowance(call, given))
         if live > self.peak.size:
-            self.peak = Peak(live, self.ops, self.callers.phase, op, path)
+            self.peak = Peak(live, self.ops, self.callers.phase, call.op, path)
         self.storages.time += 1
         return result
 
-    def _run(self, call: known.Call) -> object:
+    def _run(self, call: Call) -> object:
         """Run the operator; where no shape tells its result, take the largest it can have."""
-        func, op, args, kwargs = call.func, call.op, call.args, call.kwargs
+        on_gpu = self._device is not None
         try:
-            result = sparse.run(
-                op,
-                call.taken,
-                lambda: kernel_results.run(func, op, args, kwargs, on_gpu=self._device is not None),
-            )
+            result = sparse.run(call, partial(kernel_results.run, on_gpu=on_gpu))
         except DataDependentOutputException:
             return self._read(call)
         except RuntimeError as error:
-            if not is_untold(func, error):
+            if not is_untold(call, error):
                 raise
             real = self._known.compute(call)
             if real is not None:
                 return tree_map_only(torch.Tensor, self._faked, real)
-            assumed = largest_result(func, args, kwargs, self._values)
+            assumed = largest_result(call, self._values)
             if assumed is None:
                 raise
             result, bounds = assumed
             self._bounds |= bounds
-            self._bound(op, result)
-        if op == _LSTM and not kernel_results.onednn_is_known():
-            self._bound(op, result)
-        if sparse.is_bound(op) and any(t.layout is torch.sparse_coo for t in _tensors((result,))):
-            self._bound(op, result)
+            self._bound(call.op, result)
+        if call.op == _LSTM and (on_gpu or not kernel_results.onednn_is_known()):
+            self._bound(call.op, result)  # a GPU's is cuDNN's, which keeps something else
+        if sparse.is_bound(call.op) and _has_sparse(result):
+            self._bound(call.op, result)
         return result
 
     def _bound(self, op: str, result: object) -> None:
         """Say that ``result`` is only as large as it can be."""
         self.unknown.add(op)
-        for tensor in _tensors((result,)):
+        for tensor in tensors_in((result,)):
             for part in self.storages.parts(tensor):
                 self._see(part, self.callers.here(), op)
             self._doubt(tensor)
 
-    def _read(self, call: known.Call) -> bool | int | float:
+    def _read(self, call: Call) -> bool | int | float:
         """Return the number that the code reads back."""
         real = self._known.compute(call)
         if isinstance(real, (bool, int, float)):
@@ -260,25 +252,27 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
                 return held
         return self._reads.answer(call.op, tensor.dtype, self._values(tensor))
 
-    def _count(self, op: str, args: tuple[object, ...], given: list[torch.Tensor]) -> None:
+    def _count(self, call: Call, given: list[torch.Tensor]) -> None:
         """Count what the operator returned."""
         path = self.callers.here()
         for at, tensor in enumerate(given):
             stepped = self.callers.phase is Phase.OPTIMIZER
-            where = self._stepped(args, at) if stepped else path
+            where = self._stepped(call.args, at) if stepped else path
             for part in self.storages.parts(tensor):
-                self._see(part, where, op)
+                self._see(part, where, call.op)
 
-    def _learn(self, func: torch._ops.OpOverload, op: str, call: Call) -> None:
-        """Note how large the numbers of a result can be."""
-        storage = self._storage(call.result)
+    def _learn(self, call: Call, given: list[torch.Tensor]) -> None:
+        """Note what the arguments tell of the results: numbers, bounds of numbers, of sizes."""
+        self._known.learn(call, given)
+        if self._bounds:
+            self._assume(call.taken, given)
+        storage = self._storage(given[0]) if given else None
         if storage is None:
             return
-        changes = func._schema.is_mutable  # noqa: SLF001  (torch's name)
-        if storage.sizes[0][0] == self.storages.time and not changes:
-            storage.largest = largest(op, call)
-        elif changes:
-            storage.largest = max(storage.largest, largest(op, call))
+        if call.changes:
+            storage.largest = max(storage.largest, largest(call, given[0], self._values))
+        elif storage.sizes[0][0] == self.storages.time:  # it is new
+            storage.largest = largest(call, given[0], self._values)
 
     def _values(self, tensor: torch.Tensor) -> float:
         """Return the largest value that a number of ``tensor`` can have."""
@@ -300,7 +294,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
     def _bytes(self, tensor: torch.Tensor) -> int:
         return sum(part.untyped_storage().nbytes() for part in self.storages.parts(tensor))
 
-    def _assume(self, taken: list[torch.Tensor], given: list[torch.Tensor]) -> None:
+    def _assume(self, taken: Sequence[torch.Tensor], given: list[torch.Tensor]) -> None:
         """Doubt results of doubtful arguments that have a dimension which is only a bound."""
         doubtful = (self.storages.of(t) for whole in taken for t in self.storages.parts(whole))
         if any(storage is not None and storage.assumed for storage in doubtful):
@@ -370,13 +364,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
                 storage.save()
 
 
-def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
-    """Yield the tensors in an operator's arguments or results: in lists and tuples, no deeper."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+def _has_sparse(result: object) -> bool:
+    return any(tensor.layout is torch.sparse_coo for tensor in tensors_in((result,)))
 
 
 def _is_made_of_others(func: torch._ops.OpOverload) -> bool:
@@ -384,8 +373,3 @@ def _is_made_of_others(func: torch._ops.OpOverload) -> bool:
     has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001  (no public name)
     name = str(func.name())  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return func._can_decompose() and not has(name, "CPU")  # noqa: SLF001  (torch's name)
-
-
-def _name(func: torch._ops.OpOverload) -> str:
-    """Return "aten.convolution": the operator without its overload."""
-    return str(getattr(func, "overloadpacket", func))

@@ -6,8 +6,10 @@
   be like the first tensor it is given.
 - Any custom operator may hold in C++ what nobody sees: as much as its arguments and results is in
   doubt while it runs.
-- ``torch.compile``: the step is traced as if it were not compiled; the compiler may save other
-  tensors for the backward, so all saved bytes are in doubt.
+- ``torch.compile`` (``COMPILED``): the step is traced as if it were not compiled; the compiler may
+  save other tensors for the backward, so all saved bytes are in doubt.
+- Recurrent layers on a GPU (``RECURRENT``) are traced as the CPU runs them; cuDNN saves a reserve
+  of its own instead, so the same holds.
 
 Where not even a largest size is known (``repeat_interleave`` of counts that nothing bounds), the
 step ends with a sentence that names the operator. Numbers read back are answered by ``reads``.
@@ -15,9 +17,11 @@ step ends with a sentence that names the operator. Numbers read back are answere
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     UnsupportedOperatorException,
@@ -26,16 +30,16 @@ from torch._subclasses.fake_tensor import (
 from memcensus.net.largest import UNTOLD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from torch import nn
-
+    from memcensus.net.call import Call
     from memcensus.net.largest import Known
 
 _UNTOLD = (DynamicOutputShapeException, UnsupportedOperatorException)
 _NO_FAKE = "no fake impl"  # in the RuntimeError of an operator made by torch.library.custom_op
 
 COMPILED = "torch.compile"
+RECURRENT = "cuDNN's recurrent layers"
 
 _TORCHS = frozenset(
     {
@@ -51,40 +55,55 @@ def is_custom(func: torch._ops.OpOverload) -> bool:
     return func.namespace not in _TORCHS
 
 
-def compiled(module: nn.Module) -> bool:
-    """Return whether ``torch.compile`` was used on ``module``, a part of it or what it calls."""
-    return any(_is_compiled(part) for part in module.modules())
+def untold(module: nn.Module, *, on_gpu: bool) -> frozenset[str]:
+    """Return what in ``module`` saves other tensors for real than where it is traced."""
+    found = set()
+    for part in module.modules():
+        found |= {COMPILED} if _is_compiled(part) else set()
+        found |= {RECURRENT} if on_gpu and isinstance(part, nn.RNNBase) else set()
+    return frozenset(found)
 
 
-def is_untold(func: torch._ops.OpOverload, error: RuntimeError) -> bool:
+def is_untold(call: Call, error: RuntimeError) -> bool:
     """Return whether ``error`` says that fake tensors cannot tell the shape of a result."""
-    return isinstance(error, _UNTOLD) or (is_custom(func) and _NO_FAKE in str(error))
+    return isinstance(error, _UNTOLD) or (is_custom(call.func) and _NO_FAKE in str(error))
 
 
-def largest(
-    func: torch._ops.OpOverload,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    values: Known,
-) -> tuple[object, frozenset[int]] | None:
+def largest(call: Call, values: Known) -> tuple[object, frozenset[int]] | None:
     """Return (result, sizes of dimensions that are bounds) of a call that ``is_untold``.
 
     None if no bound is known. Called with fake tensors, inside their mode; ``values`` tells the
     largest value that a tensor's numbers can have.
     """
-    by_shape, by_value = _LARGEST.get(func), _LARGEST_BY_VALUE.get(func)
+    by_shape, by_value = _LARGEST.get(call.func), _LARGEST_BY_VALUE.get(call.func)
     if by_shape is not None:
-        return by_shape(*args, **kwargs)
+        return by_shape(*call.args, **call.kwargs)
     if by_value is not None:
-        return by_value(values, *args, **kwargs)
-    return _like_first(func, args, kwargs) if is_custom(func) else None
+        return by_value(values, *call.args, **call.kwargs)
+    return _like_first(call) if is_custom(call.func) else None
 
 
 def _is_compiled(part: nn.Module) -> bool:
-    held = (part, *vars(part).values())
-    return getattr(part, "_compiled_call_impl", None) is not None or any(
-        "_torchdynamo_orig_callable" in getattr(value, "__dict__", ()) for value in held
-    )
+    """Return whether ``torch.compile`` was used on ``part``, or on what it holds or names."""
+    if getattr(part, "_compiled_call_impl", None) is not None:
+        return True
+    return any(_COMPILED_MARK in getattr(value, "__dict__", ()) for value in _reached(part))
+
+
+_COMPILED_MARK = "_torchdynamo_orig_callable"
+
+
+def _reached(part: nn.Module) -> Iterator[object]:
+    """Yield the module, its attributes, its class's, and the globals that its forward names."""
+    yield part
+    yield from vars(part).values()
+    for kind in type(part).__mro__:
+        if kind is nn.Module:
+            break
+        yield from vars(kind).values()
+    code = getattr(part.forward, "__func__", None)
+    if isinstance(code, FunctionType):
+        yield from (code.__globals__.get(name) for name in code.__code__.co_names)
 
 
 def _nonzero(tensor: torch.Tensor) -> tuple[object, frozenset[int]]:
@@ -199,13 +218,11 @@ def _lstsq(
     return (solution, residuals, ranks, singular), frozenset()
 
 
-def _like_first(
-    func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> tuple[object, frozenset[int]] | None:
-    first = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)), None)
-    returns = func._schema.returns  # noqa: SLF001  (torch's name)
-    if first is None or any(str(each.type) != "Tensor" for each in returns):
+def _like_first(call: Call) -> tuple[object, frozenset[int]] | None:
+    returns = call.func._schema.returns  # noqa: SLF001  (torch's name)
+    if not call.taken or any(str(each.type) != "Tensor" for each in returns):
         return None
+    first = call.taken[0]
     results = tuple(torch.empty_like(first) for _ in returns)
     return (results[0] if len(results) == 1 else results), frozenset(first.shape)
 

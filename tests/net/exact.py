@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.nn import functional
 
 from tests.net import networks
@@ -21,7 +22,6 @@ class Case:
 
     make: networks.Maker
     inputs: Inputs
-    learns: bool = True  # False: only its forward is of interest
 
 
 class Block(nn.Module):
@@ -161,14 +161,14 @@ class Own(torch.autograd.Function):
     """A square root that keeps what it returns."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: BackwardCFunction, x: torch.Tensor) -> torch.Tensor:
         root = x.sqrt()
         ctx.save_for_backward(root)
         return root
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: torch.Tensor) -> torch.Tensor:
-        (root,) = ctx.saved_tensors  # type: ignore[attr-defined]  # torch's own name
+    def backward(ctx: BackwardCFunction, *grads: torch.Tensor) -> torch.Tensor:
+        (root,) = ctx.saved_tensors
         gradient: torch.Tensor = grads[0] / (2 * root)
         return gradient
 
@@ -206,7 +206,9 @@ class Held(nn.Module):
 class Language(nn.Module):
     """A network of transformers that brings its own loss."""
 
-    def __init__(self, kind: str, *, checkpointed: bool = False, **sizes: object) -> None:
+    def __init__(
+        self, kind: str, sizes: Mapping[str, object], *, checkpointed: bool = False
+    ) -> None:
         import transformers
 
         super().__init__()
@@ -234,8 +236,9 @@ _LLAMA = {
 }
 
 
-def _language(kind: str, **sizes: object) -> networks.Maker:
-    return lambda: Language(kind, **{**_LLAMA, **sizes})  # type: ignore[arg-type]  # sizes of configs
+def _llama(kind: str = "Llama", *, checkpointed: bool = False, **sizes: object) -> networks.Maker:
+    """Return a maker of a small network whose sizes go by LLaMA's names."""
+    return lambda: Language(kind, {**_LLAMA, **sizes}, checkpointed=checkpointed)
 
 
 def _images(count: int, channels: int, side: int) -> tuple[torch.Tensor]:
@@ -286,23 +289,15 @@ CASES: dict[str, Case] = {
     "soft margin": Case(lambda: Regression("soft_margin_loss"), {"x": _ROWS, "y": _HALF}),
     "own autograd function": Case(Custom, (_ROWS,)),
     "held outside": Case(Held, (_ROWS,)),
-    "llama": Case(_language("Llama"), _ids(2)),
-    "llama, checkpointed": Case(_language("Llama", checkpointed=True), _ids(2)),
-    "llama, eager attention": Case(_language("Llama", attn_implementation="eager"), _ids(2)),
-    "mixtral": Case(_language("Mixtral", num_local_experts=4), _ids(2)),
-    "qwen3": Case(_language("Qwen3", head_dim=8), _ids(2)),
-    "gpt2": Case(lambda: Language("GPT2", n_layer=2, n_embd=32, n_head=4, vocab_size=101), _ids(2)),
-    "opt": Case(
-        lambda: Language(
-            "OPT",
-            hidden_size=32,
-            ffn_dim=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            vocab_size=101,
-            word_embed_proj_dim=32,
-        ),
+    "llama": Case(_llama(), _ids(2)),
+    "llama, checkpointed": Case(_llama(checkpointed=True), _ids(2)),
+    "llama, eager attention": Case(_llama(attn_implementation="eager"), _ids(2)),
+    "mixtral": Case(_llama("Mixtral", num_local_experts=4), _ids(2)),
+    "qwen3": Case(_llama("Qwen3", head_dim=8), _ids(2)),
+    "gpt2": Case(
+        lambda: Language("GPT2", {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 101}),
         _ids(2),
     ),
+    "opt": Case(_llama("OPT", ffn_dim=64, word_embed_proj_dim=32), _ids(2)),
 }
 """Name -> a network; its loss is the default one (``memcensus.net.loss``)."""

@@ -223,6 +223,19 @@ def test_the_report_says_what_was_assumed_and_how_to_tell() -> None:
     assert "taken as True, with False it peaks at" in gap.why
 
 
+held = Branching()
+
+
+def test_a_module_that_the_code_holds_is_traced_again_as_it_is() -> None:
+    options = NetOptions(batch=50, input=("8",))
+    reports = [
+        Net().inspect(Target(f"tests.net.test_branches:{name}"), Request(), options)
+        for name in ("held", "Branching")
+    ]
+    assert reports[0].root.total == reports[1].root.total
+    assert any("taken as True, with False" in gap.why for gap in reports[0].gaps)
+
+
 def ctc(lengths: str) -> type[nn.Module]:
     class Ctc(nn.Module):
         """A CTC loss over ten steps and three labels."""

@@ -12,7 +12,7 @@ from torch import nn
 from memcensus.net import owners
 from memcensus.net.block import Trace
 from memcensus.net.loss import default_loss, target_of
-from memcensus.net.plan import Plan
+from memcensus.net.plan import Optimizer, Plan
 from memcensus.net.step import trace
 from memcensus.net.target import Training
 from memcensus.subject import silent
@@ -52,9 +52,9 @@ def _real(case: Case, loop: truth.Loop) -> int:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_training_step(name: str, optimizer: str) -> None:
+def test_a_training_step(name: str, optimizer: Optimizer) -> None:
     case = CASES[name]
-    traced = _traced(case, Plan(optimizer=optimizer))  # type: ignore[arg-type]  # two of its words
+    traced = _traced(case, Plan(optimizer=optimizer))
     assert traced.peak.size == _real(case, truth.Loop(optimizer))
     assert traced.doubt == 0
     root = owners.tree(name, traced, "")
@@ -115,20 +115,20 @@ def test_other_ways_around(name: str, how: str) -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", IN_LOOPS)
-def test_an_output_that_is_kept(name: str, optimizer: str) -> None:
+def test_an_output_that_is_kept(name: str, optimizer: Optimizer) -> None:
     case = CASES[name]
     real = _real(case, truth.Loop(optimizer, keep=True))
-    traced = _traced(case, Plan(optimizer=optimizer, keep=True))  # type: ignore[arg-type]  # as above
+    traced = _traced(case, Plan(optimizer=optimizer, keep=True))
     assert traced.peak.size == real
-    assert _traced(case, Plan(optimizer=optimizer)).kept == real  # type: ignore[arg-type]  # as above
+    assert _traced(case, Plan(optimizer=optimizer)).kept == real
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adagrad", "rmsprop", "sgd-momentum", "adafactor"])
 @pytest.mark.parametrize("make", [networks.Planes, networks.Normal], ids=["planes", "normal"])
-def test_other_optimizers(make: networks.Maker, optimizer: str) -> None:
+def test_other_optimizers(make: networks.Maker, optimizer: Optimizer) -> None:
     inputs = torch.randn(2, 3, 16, 16) if make is networks.Planes else torch.randn(5, 8)
     case = Case(make, (inputs,))
-    traced = _traced(case, Plan(optimizer=optimizer))  # type: ignore[arg-type]  # words of its
+    traced = _traced(case, Plan(optimizer=optimizer))
     assert traced.peak.size == _real(case, truth.Loop(optimizer))
 
 

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from memcensus.net import kernel_results
+from memcensus.net.call import Call
 from memcensus.net.largest import UNTOLD
 from memcensus.net.unknown import is_untold, largest
 
@@ -82,11 +83,12 @@ class Beside(TorchDispatchMode):
         real: object,
     ) -> None:
         name, measured = str(func), signature(real)
+        call = Call.of(func, args, kwargs)
         try:
-            fake = kernel_results.run(func, name.rpartition(".")[0], args, kwargs)
+            fake = kernel_results.run(call)
         except RuntimeError as error:
-            known = is_untold(func, error)
-            bound = largest(func, args, kwargs, lambda _: UNTOLD) if known else None
+            known = is_untold(call, error)
+            bound = largest(call, lambda _: UNTOLD) if known else None
             if bound is None:
                 self.unbounded.add(name)
             elif not covers(signature(bound[0]), measured):
@@ -208,7 +210,7 @@ def test_a_grouped_product_of_any_type(
     with FakeTensorMode() as mode:
         fakes = torch.empty(left, dtype=dtype), torch.empty(right, dtype=dtype)
         offsets = None if groups is None else mode.from_tensor(groups)
-        fake = kernel_results.run(func, "aten._grouped_mm", (*fakes, offsets), {})
+        fake = kernel_results.run(Call.of(func, (*fakes, offsets), {}))
     assert signature(fake) == signature(real)
     assert isinstance(fake, torch.Tensor)
     assert fake.stride() == real.stride()
